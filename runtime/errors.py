@@ -1,0 +1,31 @@
+"""What can go wrong in the runtime, as types; each message is one line a user can act on."""
+
+
+class RuntimeFault(Exception):
+    """Base of every error that the runtime raises on purpose."""
+
+
+class ModelError(RuntimeFault):
+    """The model file cannot be used: not GGUF, damaged, incomplete, or of an unsupported kind."""
+
+
+class UnsupportedModel(ModelError):
+    """The file is sound, but its architecture, tensor type or tokenizer is not implemented."""
+
+
+class ContextExceeded(RuntimeFault):
+    """The prompt does not fit a slot.
+
+    `n_prompt` and `n_ctx` are token counts: the prompt's and the slot's.
+    """
+
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(
+            f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
+        )
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
+
+
+class PoolExhausted(RuntimeFault):
+    """Every block of the pool is referenced by a live sequence or a lease."""

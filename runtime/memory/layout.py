@@ -1,0 +1,51 @@
+"""How a model's sequence memory is laid out in bytes.
+
+Unit     positions   what it is
+tile     16          for every layer of a cache group in order, every kv head in order: keys
+                     ``[Dk][16]`` then values ``[16][Dv]``, in the cache types of the group
+block    256         16 consecutive tiles; the unit of sharing, storing and eviction
+
+A block's first ``ceil(r / 16)`` tiles are exactly its first ``r`` positions, so a partial block is a
+contiguous prefix and a stored segment *is* the memory's bytes, on every ISA.
+"""
+
+from dataclasses import dataclass
+
+BLOCK = 256
+TILE = 16
+TILES_PER_BLOCK = BLOCK // TILE
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """One cache group: layers of one kind, row size and window.
+
+    `layout_id` names cache types, order and sizes; equal ids mean interchangeable bytes.
+    `tile_bytes` are the bytes of 16 positions of all layers of the group.
+    `window` is the number of positions a query can see, 0 for all.
+    """
+
+    name: str
+    layout_id: str
+    tile_bytes: int
+    window: int = 0
+
+    @property
+    def block_bytes(self) -> int:
+        return TILES_PER_BLOCK * self.tile_bytes
+
+    def segment_bytes(self, n_rows: int) -> int:
+        """Bytes that hold the first `n_rows` positions of a block."""
+        return -(-n_rows // TILE) * self.tile_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLayout:
+    """All cache groups of a model, in the order of the plan's block tables."""
+
+    groups: tuple[GroupLayout, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block over all groups."""
+        return sum(g.block_bytes for g in self.groups)

@@ -1,0 +1,48 @@
+"""The protocol between the engine and whatever computes logits."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.memory.layout import MemoryLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive positions of one sequence in a step.
+
+    `tokens` int32 [n]; their positions are ``start .. start + n``.
+    `tables[g]` int64 [>= ceil((start + n) / 256)]: addresses of the blocks of cache group g, writable for the
+    new positions.
+    `logits` says for which rows logits are wanted: the last of them or all.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    start: int
+    tables: tuple[npt.NDArray[np.int64], ...]
+    logits: str = "last"  # "none" | "last" | "all"
+
+
+class Runner(Protocol):
+    """A loaded model with its plan and thread team. Used by one thread at a time."""
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def n_ubatch(self) -> int:
+        """The largest number of rows in a step."""
+
+    @property
+    def layout(self) -> MemoryLayout: ...
+
+    def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        """Compute one step and return logits float32 [rows wanted, n_vocab], in the order of `runs`.
+
+        The array is a view that the next step overwrites; the caller may change it.
+        """
+
+    def close(self) -> None:
+        """End the team's threads. Idempotent."""
