@@ -1,0 +1,185 @@
+"""The daemon's configuration: one frozen value, built once from the command line and the environment."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from daemon.flags import Reader, UsageError
+from daemon.machine import available_memory, usable_cores
+from daemon.options import OPTIONS
+
+DEFAULT_SLOTS = 4
+RAM_SHARE = 0.6
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting; `daemon.options` documents each. Sizes are bytes, durations seconds, counts tokens.
+
+    After `build_config` nothing is left to be decided: automatic values are replaced by what they mean here,
+    except `n_ctx` 0 and `n_parallel` shares, which need the model.
+    """
+
+    model: str
+    alias: str
+    tags: str
+    override_kv: tuple[str, ...]
+    threads: int
+    n_ctx: int
+    n_parallel: int
+    n_batch: int
+    n_ubatch: int
+    cache_type_k: str
+    cache_type_v: str
+    ram_budget: int
+    slot_prompt_similarity: float
+    cache_prompt: bool
+    ctx_checkpoints: int
+    ctx_checkpoints_interval: int
+    ctx_checkpoints_tolerance: int
+
+    store: str
+    store_path: str
+    store_budget: int
+    slot_save_path: str
+
+    host: str
+    port: int
+    reuse_port: bool
+    timeout: int
+    api_prefix: str
+    api_keys: tuple[str, ...]
+    api_key_file: str
+    ssl_key_file: str
+    ssl_cert_file: str
+    cors_origins: str
+    cors_methods: str
+    cors_headers: str
+    cors_credentials: bool
+    static_path: str
+    ui: bool
+    metrics: bool
+    props: bool
+    slots: bool
+    sse_ping_interval: int
+    queue_size: int
+    drain_timeout: int
+    log_format: str
+    log_jsonl: bool
+    log_file: str
+    log_disable: bool
+    log_colors: str
+    verbosity: int
+    verbose: bool
+
+    chat_template: str
+    chat_template_file: str
+    chat_template_kwargs: str
+    prefill_assistant: bool
+    reasoning: str
+    reasoning_effort: str
+
+    n_predict: int
+    reverse_prompt: tuple[str, ...]
+    seed: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    ignore_eos: bool
+    logit_bias: tuple[str, ...]
+    samplers: str
+    sampler_seq: str
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.host.split(",") if part.strip())
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Names given with --alias, sorted: the first one is shown."""
+        return tuple(sorted({part.strip() for part in self.alias.split(",") if part.strip()}))
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """--chat-template-kwargs and the reasoning flags, as variables of the chat template."""
+        variables: dict[str, Any] = _json_object("--chat-template-kwargs", self.chat_template_kwargs)
+        if self.reasoning != "auto":
+            variables.setdefault("enable_thinking", self.reasoning == "on")
+        if self.reasoning_effort not in ("", "default"):
+            variables.setdefault("reasoning_effort", self.reasoning_effort)
+        return variables
+
+    def slot_context(self, n_ctx_train: int, bytes_per_token: int) -> tuple[int, str]:
+        """Tokens of one slot, and why when nobody asked for that number.
+
+        With ``-c 0`` each slot gets the model's trained context, bounded by --ram-budget over all slots.
+        """
+        if self.n_ctx:
+            return max(1, self.n_ctx // self.n_parallel), ""
+        affordable = self.ram_budget // max(1, bytes_per_token) // self.n_parallel // 256 * 256
+        if affordable >= n_ctx_train:
+            return n_ctx_train, f"context of {n_ctx_train} tokens per slot, as the model was trained"
+        return max(256, affordable), (
+            f"context of {max(256, affordable)} tokens per slot instead of the model's {n_ctx_train}: "
+            f"{self.n_parallel} slots within --ram-budget of {self.ram_budget / 2**30:.1f} GiB"
+        )
+
+
+def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
+    """The configuration and the warnings to show. Raises UsageError with one line that names the flag."""
+    parsed = Reader(OPTIONS).read(argv, environ)
+    values = parsed.values
+    if not values["model"]:
+        raise UsageError("no model: give one with -m FILE (emberd fetch smollm2 gets a small one)")
+    if bool(values["ssl_key_file"]) != bool(values["ssl_cert_file"]):
+        raise UsageError("--ssl-key-file and --ssl-cert-file belong together")
+    if values["log_jsonl"]:
+        values["log_format"] = "json"
+    if values["threads"] <= 0:
+        values["threads"] = usable_cores()
+    if values["n_parallel"] == 0:
+        raise UsageError("--parallel: expected at least one slot, got '0'")
+    if values["n_parallel"] < 0:
+        values["n_parallel"] = DEFAULT_SLOTS
+    if values["ram_budget"] == 0:
+        values["ram_budget"] = int(available_memory() * RAM_SHARE)
+    values["api_prefix"] = values["api_prefix"].rstrip("/")
+    values["store_path"] = values["store_path"] or default_store_path(environ)
+    values["api_keys"] = tuple(key for given in values["api_keys"] for key in given.split(",") if key)
+    config = msgspec.convert(values, Config)
+    _ = config.template_variables
+    return config, parsed.warnings
+
+
+def default_store_path(environ: Mapping[str, str] = os.environ) -> str:
+    """$STATE_DIRECTORY where a service manager gives one, else the user's state directory."""
+    state = environ.get("STATE_DIRECTORY", "").split(":")[0]
+    return state or platformdirs.user_state_dir("emberd", appauthor=False)
+
+
+def read_api_keys(config: Config) -> tuple[str, ...]:
+    """Keys of --api-key and --api-key-file. Raises OSError when the file cannot be read."""
+    keys = list(config.api_keys)
+    if config.api_key_file:
+        for line in Path(config.api_key_file).read_text(encoding="utf-8").splitlines():
+            if line.strip() and not line.startswith("#"):
+                keys.append(line.strip())
+    return tuple(keys)
+
+
+def _json_object(flag: str, given: str) -> dict[str, Any]:
+    if not given:
+        return {}
+    try:
+        return msgspec.json.decode(given, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise UsageError(f"{flag}: expected a JSON object, got {given!r}") from None

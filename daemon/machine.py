@@ -1,0 +1,50 @@
+"""What this process may use of the machine: processor cores and memory, inside containers too."""
+
+import os
+from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Cores of the affinity mask, or the cgroup's quota where that is smaller; at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_cores()
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def _cgroup_cores() -> float | None:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
+        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
+        return None if quota_us <= 0 else quota_us / period_us
+    except (OSError, ValueError):
+        return None
+
+
+def available_memory() -> int:
+    """Bytes that can be had without swapping, within the cgroup's limit."""
+    available = _meminfo_available()
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            free = int(Path(limit_file).read_text()) - int(Path(used_file).read_text())
+        except (OSError, ValueError):
+            continue
+        available = min(available, max(free, 0))
+    return available
+
+
+def _meminfo_available() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
