@@ -21,7 +21,8 @@ class ContextExceeded(RuntimeFault):
 
     def __init__(self, n_prompt: int, n_ctx: int) -> None:
         super().__init__(
-            f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
+            f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens), "
+            "try increasing it"
         )
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx
@@ -29,3 +30,19 @@ class ContextExceeded(RuntimeFault):
 
 class PoolExhausted(RuntimeFault):
     """Every block of the pool is referenced by a live sequence or a lease."""
+
+
+class QueueFull(RuntimeFault):
+    """As many requests as the queue may hold are waiting for a slot."""
+
+    def __init__(self, n_waiting: int) -> None:
+        super().__init__(f"the request queue is full ({n_waiting} requests are waiting)")
+        self.n_waiting = n_waiting
+
+
+class InvalidRequest(RuntimeFault):
+    """A field of a request or command is out of range: no such slot, a token id beyond the vocabulary."""
+
+
+class StepFailed(RuntimeFault):
+    """The model could not compute a step or computed logits that are not numbers."""

@@ -67,7 +67,7 @@ class MemoryPort(Protocol):
     def load(
         self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
     ) -> None:
-        """Copy the blocks of ``tokens[:n_tokens]`` named by `destinations` into their segments and verify them."""
+        """Copy the blocks of ``tokens[:n_tokens]`` that `destinations` name into them and verify them."""
 
     def offer(self, snapshot: PrefixSnapshot) -> None:
         """Lend a prefix for write-behind. The port releases the snapshot when it is written or dropped."""

@@ -1,0 +1,168 @@
+"""The block pool: one arena per cache group, and who relies on which block."""
+
+import mmap
+from collections import deque
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import PoolExhausted
+from runtime.memory.layout import TILE, MemoryLayout
+
+_ALIGNMENT = 64
+# Linux's value; the mmap module names it from Python 3.13 on only.
+_MAP_NORESERVE = 0x4000
+
+
+class Lease:
+    """Rows of blocks that must not change until `release`, which any thread may call, more than once."""
+
+    __slots__ = ("_returned", "rows")
+
+    def __init__(self, rows: tuple[tuple[int, int], ...], returned: "deque[Lease]") -> None:
+        self.rows = rows
+        self._returned = returned
+
+    def release(self) -> None:
+        self._returned.append(self)
+
+
+class BlockPool:
+    """`n_blocks` logical blocks of 256 positions over all cache groups of `layout`.
+
+    A block is referenced in three ways, counted apart because they protect different things:
+
+    holders   sequences that have the block in their table; one of them may append rows to it
+    indexed   leading rows that the prefix index vouches for (0: not in the index)
+    leased    leading rows lent to another thread; bytes of whole tiles must stand still
+
+    A block is free when nothing refers to it. A fresh block is zero, so that stale rows of one conversation
+    never reach another's attention or the store. Memory is touched only when used. All methods belong to one
+    thread; only `Lease.release` may come from another.
+    """
+
+    def __init__(self, layout: MemoryLayout, n_blocks: int) -> None:
+        if n_blocks < 1:
+            raise ValueError(f"a pool needs at least one block, not {n_blocks}")
+        self.layout = layout
+        self.n_blocks = n_blocks
+        self._arenas = [_Arena(g.block_bytes, n_blocks) for g in layout.groups]
+        self._holders = [0] * n_blocks
+        self._indexed = [0] * n_blocks
+        self._leases = [0] * n_blocks
+        self._leased = [0] * n_blocks
+        self._fresh = 0
+        self._free: list[int] = []
+        self._returned: deque[Lease] = deque()
+
+    @property
+    def n_used(self) -> int:
+        return self._fresh - len(self._free)
+
+    @property
+    def n_leases(self) -> int:
+        """Block leases that were not given back yet."""
+        self._collect()
+        return sum(self._leases)
+
+    def allocate(self) -> int:
+        """A zeroed block with one holder; `PoolExhausted` when none is free."""
+        if not self._free:
+            self._collect()
+        if self._free:
+            block = self._free.pop()
+            for arena in self._arenas:
+                arena.view(block, arena.block_bytes).fill(0)
+        elif self._fresh < self.n_blocks:
+            block = self._fresh
+            self._fresh += 1
+        else:
+            raise PoolExhausted(f"all {self.n_blocks} blocks of the memory pool are in use")
+        self._holders[block] = 1
+        return block
+
+    def hold(self, block: int) -> None:
+        self._holders[block] += 1
+
+    def drop(self, block: int) -> None:
+        self._holders[block] -= 1
+        self._free_if_unused(block)
+
+    def index_rows(self, block: int, n_rows: int) -> None:
+        """The prefix index vouches for the first `n_rows` rows; 0 takes the block out of it."""
+        self._indexed[block] = n_rows
+        self._free_if_unused(block)
+
+    def lease(self, rows: tuple[tuple[int, int], ...]) -> Lease:
+        """Freeze ``(block, n_rows)`` pairs until the lease is released."""
+        for block, n_rows in rows:
+            self._leases[block] += 1
+            self._leased[block] = max(self._leased[block], n_rows)
+        return Lease(rows, self._returned)
+
+    def holders(self, block: int) -> int:
+        return self._holders[block]
+
+    def evictable(self, block: int) -> bool:
+        """Only the index refers to it."""
+        if self._returned:
+            self._collect()
+        return not self._holders[block] and not self._leases[block]
+
+    def appendable(self, block: int, row: int) -> bool:
+        """May the one holder write rows from `row` on in place?"""
+        if self._returned:
+            self._collect()
+        frozen = max(self._indexed[block], -(-self._leased[block] // TILE) * TILE)
+        return self._holders[block] == 1 and row >= frozen
+
+    def addresses(self, block: int) -> tuple[int, ...]:
+        """The block's address in each cache group."""
+        return tuple(arena.address + block * arena.stride for arena in self._arenas)
+
+    def views(self, block: int, n_rows: int) -> tuple[npt.NDArray[np.uint8], ...]:
+        """Bytes of each cache group that hold the first `n_rows` rows, as writable views."""
+        groups = self.layout.groups
+        return tuple(
+            a.view(block, g.segment_bytes(n_rows)) for a, g in zip(self._arenas, groups, strict=True)
+        )
+
+    def copy_rows(self, source: int, destination: int, n_rows: int) -> None:
+        """Copy the whole tiles that hold the first `n_rows` rows."""
+        for old, new in zip(self.views(source, n_rows), self.views(destination, n_rows), strict=True):
+            new[:] = old
+
+    def _collect(self) -> None:
+        while self._returned:
+            lease = self._returned.popleft()
+            rows, lease.rows = lease.rows, ()
+            for block, _ in rows:
+                self._leases[block] -= 1
+                if not self._leases[block]:
+                    self._leased[block] = 0
+                    self._free_if_unused(block)
+
+    def _free_if_unused(self, block: int) -> None:
+        if not (self._holders[block] or self._indexed[block] or self._leases[block]):
+            self._free.append(block)
+
+
+class _Arena:
+    """Address space for the blocks of one cache group, backed by memory as it is touched."""
+
+    def __init__(self, block_bytes: int, n_blocks: int) -> None:
+        self.block_bytes = block_bytes
+        self.stride = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
+        size = max(self.stride * n_blocks, mmap.PAGESIZE)
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # A kernel without transparent huge pages only makes this slower.
+            with suppress(OSError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self.address = int(self._bytes.ctypes.data)
+
+    def view(self, block: int, n_bytes: int) -> npt.NDArray[np.uint8]:
+        start = block * self.stride
+        return self._bytes[start : start + n_bytes]

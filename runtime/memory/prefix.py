@@ -1,0 +1,211 @@
+"""The exact prefix index: which tokens are in which blocks.
+
+A tree whose edges are blocks. A node stands for the tokens of one block after the tokens of its parent; full
+blocks have children, a partial last block is a leaf. Keys are the tokens themselves: nothing is found by a
+hash alone. Siblings are kept sorted by their bytes, because the sibling that shares the longest prefix with a
+query is then next to the query's place, whatever their number.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import PoolExhausted
+from runtime.memory.layout import BLOCK
+from runtime.memory.pool import BlockPool
+
+Tokens = npt.NDArray[np.int32]
+
+_TOKEN_BYTES = 4
+_BLOCK_BYTES = BLOCK * _TOKEN_BYTES
+# Evictions and empty roots are remembered only to say why a prefix is not there; forgetting them is harmless.
+_REMEMBERED_EVICTIONS = 4096
+_REMEMBERED_ROOTS = 64
+
+
+class Node:
+    """One block's tokens (`key`, int32 bytes) in their context, and the block that holds their rows.
+
+    The root of a tree has no parent and no block; its key is the name of the root.
+    """
+
+    __slots__ = ("block", "children", "evicted", "key", "keys", "parent")
+
+    def __init__(self, parent: "Node | None", key: bytes, block: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.block = block
+        self.keys: list[bytes] = []
+        self.children: list[Node] = []
+        self.evicted: set[int] = set()
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.key) // _TOKEN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest cached prefix of some tokens.
+
+    `nodes` are the full blocks on the way, `tail` is the node whose first `tail_rows` rows continue them.
+    `diverges`: something cached goes on after the prefix, with other tokens.
+    `evicted`: the block that would have come next was cached once and had to make room.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    tail: Node | None = None
+    tail_rows: int = 0
+    diverges: bool = False
+    evicted: bool = False
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.nodes) * BLOCK + self.tail_rows
+
+
+class PrefixIndex:
+    """Finds, keeps and evicts prefixes over a `BlockPool`, per `root`. Belongs to the pool's thread."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.n_evicted = 0
+        self._roots: dict[bytes, Node] = {}
+        # From the longest unused; a node is renewed after its children, so the oldest are leaves.
+        self._by_age: OrderedDict[Node, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_age)
+
+    def allocate(self) -> int:
+        """A block of the pool, evicting what was unused the longest; `PoolExhausted` if nothing can go."""
+        while True:
+            try:
+                return self.pool.allocate()
+            except PoolExhausted:
+                if not self.evict():
+                    raise
+
+    def match(self, root: bytes, tokens: Tokens) -> Match:
+        """The longest prefix of `tokens` whose rows are in memory, at any number of tokens."""
+        node = self._roots.get(root)
+        if node is None:
+            return Match()
+        data = np.ascontiguousarray(tokens, np.int32).tobytes()
+        path: list[Node] = []
+        while True:
+            wanted = data[len(path) * _BLOCK_BYTES : (len(path) + 1) * _BLOCK_BYTES]
+            best, rows = _closest(node, wanted)
+            if best is None or rows < BLOCK:
+                break
+            path.append(best)
+            node = best
+        if best is not None:
+            self._renew(best)
+        for used in reversed(path):
+            self._renew(used)
+        n_wanted = len(wanted) // _TOKEN_BYTES
+        return Match(
+            nodes=tuple(path),
+            tail=best if rows else None,
+            tail_rows=rows,
+            diverges=bool(node.children) and rows < n_wanted and (best is None or best.n_rows > rows),
+            evicted=hash(wanted) in node.evicted,
+        )
+
+    def insert(self, root: bytes, parent: Node | None, key: bytes, block: int) -> Node:
+        """Index `block` as the rows of `key` after `parent` (None: at the start); returns the node for `key`.
+
+        When the key, or for a partial block a longer one, is known already, the node that knows it is
+        returned and `block` stays out of the index. Partial siblings that `key` continues are superseded.
+        """
+        home = parent if parent is not None else self._root(root)
+        place = bisect_left(home.keys, key)
+        if place < len(home.keys) and home.keys[place].startswith(key):
+            known = home.children[place]
+            self._renew(known)
+            return known
+        node = Node(home, key, block)
+        while place and key.startswith(home.keys[place - 1]):
+            place -= 1
+            self._detach(home, place)
+        home.keys.insert(place, key)
+        home.children.insert(place, node)
+        self.pool.index_rows(block, node.n_rows)
+        self._by_age[node] = None
+        if parent is not None:
+            self._renew(parent)
+        return node
+
+    def evict(self) -> bool:
+        """Take the leaf that was unused the longest out of the index, if only the index holds its block."""
+        for node in self._by_age:
+            if not node.children and self.pool.evictable(node.block):
+                home = node.parent
+                self._remove(node)
+                self.n_evicted += 1
+                if home is not None:
+                    if len(home.evicted) >= _REMEMBERED_EVICTIONS:
+                        home.evicted.clear()
+                    home.evicted.add(hash(node.key))
+                return True
+        return False
+
+    def forget(self, root: bytes, tokens: Tokens) -> None:
+        """Drop the part of a prefix that nothing else needs: from its leaf up to the first shared node."""
+        found = self.match(root, tokens)
+        path = list(found.nodes)
+        if found.tail is not None and found.tail.n_rows == found.tail_rows:
+            path.append(found.tail)
+        while path and not path[-1].children and not self.pool.holders(path[-1].block):
+            self._remove(path.pop())
+
+    def nodes(self) -> list[Node]:
+        """Every node, from the longest unused."""
+        return list(self._by_age)
+
+    def _root(self, root: bytes) -> Node:
+        node = self._roots.get(root)
+        if node is None:
+            node = self._roots[root] = Node(None, root, -1)
+        return node
+
+    def _renew(self, node: Node) -> None:
+        self._by_age.move_to_end(node)
+
+    def _remove(self, node: Node) -> None:
+        home = node.parent
+        assert home is not None
+        self._detach(home, bisect_left(home.keys, node.key))
+        if home.parent is None and not home.children and len(self._roots) > _REMEMBERED_ROOTS:
+            del self._roots[home.key]
+
+    def _detach(self, home: Node, place: int) -> None:
+        home.keys.pop(place)
+        node = home.children.pop(place)
+        del self._by_age[node]
+        self.pool.index_rows(node.block, 0)
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """Number of leading tokens that are equal."""
+    n = min(len(a), len(b))
+    different = a[:n] != b[:n]
+    first = int(different.argmax()) if n else 0
+    return first if n and different[first] else n
+
+
+def _closest(home: Node, wanted: bytes) -> tuple[Node | None, int]:
+    """The child that shares the most leading tokens with `wanted`, and how many."""
+    place = bisect_left(home.keys, wanted)
+    query = np.frombuffer(wanted, np.int32)
+    best, rows = None, 0
+    for i in (place, place - 1):
+        if 0 <= i < len(home.keys):
+            shared = common_prefix(query, np.frombuffer(home.keys[i], np.int32))
+            if shared > rows:
+                best, rows = home.children[i], shared
+    return best, rows
