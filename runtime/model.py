@@ -1,0 +1,85 @@
+"""From a model file to something that computes logits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.gguf import ModelFile, open_model
+from runtime.models import builder
+from runtime.plan.arena import Arena
+from runtime.plan.builder import Plan, PlanOptions
+from runtime.plan.executor import PlanRunner
+from runtime.plan.weights import Weights
+from runtime.tokenizers import Tokenizer, load_tokenizer
+
+NUMERICS = {"dense-attention": 1}
+"""Versions of the arithmetic per kernel family; raised by hand when a change alters bits that are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How to load. `n_ctx` is the context of one sequence (0: what the model was trained for).
+
+    `max_runs` bounds the sequences of a step, `max_outputs` the rows of a step that can have logits.
+    """
+
+    n_ctx: int = 0
+    n_ubatch: int = 512
+    n_threads: int = 2
+    max_runs: int = 4
+    max_outputs: int = 4
+    cache_type: str = "f16"
+    overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run. `identity` are the (name, value) pairs that decide the bytes of cached state."""
+
+    file: ModelFile
+    tokenizer: Tokenizer
+    runner: PlanRunner
+    n_ctx: int
+    n_ctx_train: int
+    identity: tuple[tuple[str, str | int | float], ...]
+
+    def close(self) -> None:
+        self.runner.close()
+        self.file.close()
+
+
+def load_model(
+    path: Path, options: ModelOptions, progress: Callable[[str, float], None] | None = None
+) -> LoadedModel:
+    """Open, check, pack and compile.
+
+    `progress(stage, share)` is called with stage "load" while weights are packed and "compile" while kernels are
+    compiled or loaded from the cache. Errors: ModelError.
+    """
+    file = open_model(path, overrides=options.overrides)
+    build = builder(file.architecture)
+    tokenizer = load_tokenizer(file)
+    n_ctx_train = file.get_int(file.arch_key("context_length"))
+    n_ctx = options.n_ctx or n_ctx_train
+    arena = Arena()
+
+    def report(share: float) -> None:
+        if progress is not None:
+            progress("load", share)
+
+    weights = Weights(file, arena, options.n_threads, report)
+    plan = Plan(
+        file,
+        weights,
+        arena,
+        PlanOptions(n_ctx, options.n_ubatch, options.max_runs, options.max_outputs, options.cache_type),
+    )
+    build(plan)
+    layout = plan.finish()
+    runner = PlanRunner(plan, layout, options.n_threads, progress)
+    identity = (
+        ("architecture", file.architecture),
+        *plan.identity,
+        *((f"numerics.{family}", version) for family, version in NUMERICS.items()),
+    )
+    return LoadedModel(file, tokenizer, runner, n_ctx, n_ctx_train, identity)

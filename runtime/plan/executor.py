@@ -1,0 +1,114 @@
+"""Runs a plan: fills the step's tables and walks the op tape with the team."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.kernels.tape import JOB_VARS, JOB_WORDS, SCRATCH, Op, W, program
+from runtime.memory.layout import BLOCK, MemoryLayout
+from runtime.kernels import job
+from runtime.plan.builder import Plan
+from runtime.runner import Run
+from runtime.team import Team
+
+
+def compile_ops(ops: Iterable[Op], progress: Callable[[str, float], None] | None = None) -> None:
+    """Compile each distinct op once, reporting the share done as stage "compile"."""
+    distinct = list(dict.fromkeys(ops))
+    for i, op in enumerate(distinct):
+        if progress is not None:
+            progress("compile", i / len(distinct))
+        _ = op.address
+    if progress is not None:
+        progress("compile", 1.0)
+
+
+class PlanRunner:
+    """A `runtime.runner.Runner` over one plan and one thread team.
+
+    Building it compiles (or loads from the kernel cache) every op of the plan.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: MemoryLayout,
+        n_threads: int,
+        progress: Callable[[str, float], None] | None = None,
+    ) -> None:
+        options, arena = plan.options, plan.arena
+        self._plan = plan
+        self._layout = layout
+        self._n_ubatch = options.n_ubatch
+        self._max_outputs = options.max_outputs
+        self._max_positions = -(-options.n_ctx // BLOCK) * BLOCK
+        n = options.n_ubatch
+        self._tokens = plan.tokens
+        self._positions = arena.array((n,), np.int64)
+        self._row_run = arena.array((n,), np.int64)
+        self._runs = arena.array((options.max_runs, job.RUN_WORDS), np.int64)
+        self._out_index = arena.array((options.max_outputs,), np.int64)
+        self._tape = arena.array((len(plan.tape), W), np.int64)
+        compile_ops(plan.ops, progress)
+        for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
+            words[0] = op.address
+            words[1 : 1 + len(params)] = params
+        self._job = arena.array((JOB_WORDS,), np.int64)
+        self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_threads * SCRATCH)]
+        self._vars = self._job[JOB_VARS // 8 :]
+        self._vars[[job.RUN_TABLE, job.ROW_POSITION, job.ROW_RUN, job.TOKENS, job.OUT_INDEX]] = [
+            a.ctypes.data for a in (self._runs, self._positions, self._row_run, self._tokens, self._out_index)
+        ]
+        self._team = Team(program(), n_threads)
+        self._logits = plan.logits_array()
+
+    @property
+    def n_vocab(self) -> int:
+        return self._plan.n_vocab
+
+    @property
+    def n_ubatch(self) -> int:
+        return self._n_ubatch
+
+    @property
+    def layout(self) -> MemoryLayout:
+        return self._layout
+
+    def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        """See `Runner.step`. Errors: ValueError for a step that is larger than the plan or out of range."""
+        row = n_out = 0
+        for i, run in enumerate(runs):
+            row, n_out = self._place(i, run, row, n_out)
+        self._vars[[job.ROWS, job.OUT_ROWS, job.RUNS]] = [row, n_out, len(runs)]
+        if row:
+            ids = self._tokens[:row]
+            if int(ids.min()) < 0 or int(ids.max()) >= self._plan.n_vocab:
+                raise ValueError("a token id lies outside the vocabulary")
+            self._team.run(self._job.ctypes.data)
+        return self._logits[:n_out, : self._plan.n_vocab]
+
+    def cancel(self) -> None:
+        """Abandon the running step from another thread; its results are void."""
+        self._team.cancel()
+
+    def close(self) -> None:
+        self._team.close()
+
+    def _place(self, index: int, run: Run, row: int, n_out: int) -> tuple[int, int]:
+        n = len(run.tokens)
+        end = row + n
+        wanted = {"none": 0, "last": 1, "all": n}[run.logits]
+        if end > self._n_ubatch or n_out + wanted > self._max_outputs or index >= len(self._runs):
+            raise ValueError("the step is larger than the plan was built for")
+        if n == 0 or run.start + n > self._max_positions:
+            raise ValueError("a run is empty or lies beyond the context")
+        self._tokens[row:end] = run.tokens
+        self._positions[row:end] = np.arange(run.start, run.start + n)
+        self._row_run[row:end] = index
+        words = self._runs[index]
+        words[job.RUN_ROW], words[job.RUN_LENGTH], words[job.RUN_START] = row, n, run.start
+        for g, table in enumerate(run.tables):
+            words[job.RUN_BLOCKS + g] = table.ctypes.data
+        self._out_index[n_out : n_out + wanted] = np.arange(end - wanted, end)
+        return end, n_out + wanted

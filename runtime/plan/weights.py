@@ -1,0 +1,137 @@
+"""Tensors of a model file, packed for the kernels: panels for matrices, f32 for vectors, raw rows for tables."""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.errors import ModelError, UnsupportedModel
+from runtime.gguf import ModelFile, TensorInfo
+from runtime.kernels.dequant import dequantise_rows
+from runtime.kernels.formats import FORMATS
+from runtime.kernels.pack import pack, packed_bytes
+from runtime.kernels.simd import LANES
+from runtime.plan.arena import Arena
+
+Progress = Callable[[float], None]
+
+
+def padded(rows: int) -> int:
+    """`rows` rounded up to whole panels."""
+    return -(-rows // LANES) * LANES
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """Row panels of one matrix, or of several of one type stacked: `address`, `rows` (padded) x `k`."""
+
+    type_name: str
+    address: int
+    rows: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A matrix left in the file's layout, for looking up rows."""
+
+    type_name: str
+    address: int
+    row_bytes: int
+    rows: int
+    k: int
+
+
+class Weights:
+    """Reads and packs the tensors of `file` into `arena`, reporting the share of the file done to `progress`."""
+
+    def __init__(self, file: ModelFile, arena: Arena, n_threads: int, progress: Progress | None = None) -> None:
+        self._file = file
+        self._arena = arena
+        self._threads = n_threads
+        self._progress = progress
+        self._total = max(1, sum(t.n_bytes for t in file.tensors.values()))
+        self._done = 0
+        self._vectors: dict[tuple[str, ...], int] = {}
+
+    def has(self, name: str) -> bool:
+        return name in self._file.tensors
+
+    def info(self, name: str) -> TensorInfo:
+        """Errors: ModelError when the file lacks the tensor."""
+        tensor = self._file.tensors.get(name)
+        if tensor is None:
+            raise ModelError(f"{self._file.path.name}: tensor {name} is missing")
+        return tensor
+
+    def matrix_info(self, name: str, k: int | None = None, rows: int | None = None) -> TensorInfo:
+        """A 2-D tensor of a type the matmul kernels know; `k` and `rows` are checked where given."""
+        tensor = self.info(name)
+        if len(tensor.shape) != 2:
+            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected 2-D")
+        if (k is not None and tensor.shape[0] != k) or (rows is not None and tensor.shape[1] != rows):
+            want = [k if k is not None else tensor.shape[0], rows if rows is not None else tensor.shape[1]]
+            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {want}")
+        if tensor.type.name not in FORMATS:
+            raise UnsupportedModel(f"{self._file.path.name}: tensor {name} has type {tensor.type.name}")
+        if tensor.shape[0] % LANES:
+            raise UnsupportedModel(
+                f"{self._file.path.name}: tensor {name} has rows of {tensor.shape[0]}, not a multiple of {LANES}"
+            )
+        return tensor
+
+    def panels(self, names: Sequence[str]) -> Panels:
+        """Pack matrices of one type and one k on top of each other, each padded to whole panels."""
+        tensors = [self.matrix_info(name) for name in names]
+        type_name, k = tensors[0].type.name, tensors[0].shape[0]
+        sizes = [packed_bytes(type_name, t.shape[1], k) for t in tensors]
+        address = self._arena.take(sum(sizes))
+        at = address
+        for tensor, size in zip(tensors, sizes, strict=True):
+            raw = self._file.tensor_bytes(tensor.name)
+            pack(type_name, raw.ctypes.data, tensor.shape[1], k, at, self._threads)
+            at += size
+            self._report(tensor.n_bytes)
+        return Panels(type_name, address, sum(padded(t.shape[1]) for t in tensors), k)
+
+    def vector(self, *names: str, widths: Sequence[int]) -> int:
+        """Address of f32 vectors stacked as `panels` stacks matrices (padded with zeros); missing ones are zero."""
+        known = self._vectors.get(names)
+        if known is not None:
+            return known
+        out = self._arena.array((sum(map(padded, widths)),), np.float32)
+        at = 0
+        for name, width in zip(names, widths, strict=True):
+            if self.has(name):
+                out[at : at + width] = self.values(name, width)
+            at += padded(width)
+        address: int = out.ctypes.data
+        self._vectors[names] = address
+        return address
+
+    def values(self, name: str, width: int) -> np.ndarray:  # type: ignore[type-arg]
+        """A 1-D tensor as float32 [width]."""
+        tensor = self.info(name)
+        if tensor.shape[0] != width or any(n != 1 for n in tensor.shape[1:]):
+            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected [{width}]")
+        self._report(tensor.n_bytes)
+        return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name), width).reshape(-1)
+
+    def table(self, name: str, k: int) -> Table:
+        """Rows to be looked up; the mapped file stays their home."""
+        tensor = self.matrix_info(name, k)
+        raw = self._file.tensor_bytes(name)
+        rows = tensor.shape[1]
+        self._report(tensor.n_bytes)
+        return Table(tensor.type.name, raw.ctypes.data, raw.nbytes // rows, rows, k)
+
+    def _report(self, n_bytes: int) -> None:
+        self._done += n_bytes
+        if self._progress is not None:
+            self._progress(min(1.0, self._done / self._total))
+
+
+def f32_bits(value: float) -> int:
+    """A float32 as the integer that carries it in a tape word."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
