@@ -1,0 +1,106 @@
+"""The op tape: what a plan compiles to, and the interpreter that all threads of a team walk in lockstep.
+
+An op is a native function ``void(args, job, ith, nth, ctl)``:
+
+    args   address of its int64 parameters on the tape
+    job    address of the run's words: JOB_TAPE, JOB_NOPS, JOB_SCRATCH, then the plan's variables
+    ith    this thread of nth
+    ctl    the team's control block
+
+On the tape an op takes W words: its function's address, then up to W - 1 parameters. What changes from
+run to run (row counts, positions) lies in the job block, so a tape is built once per model.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from runtime.kernels.emit import I64
+from runtime.kernels.simd import I, atomic_load, inline, ld_i64
+from runtime.team import CANCEL, barrier
+
+W = 16
+JOB_TAPE, JOB_NOPS, JOB_SCRATCH, JOB_VARS = 0, 8, 16, 24
+SCRATCH = 1 << 20  # bytes per thread at JOB_SCRATCH
+
+
+class Op:
+    """An op of the tape, compiled or taken from the kernel cache when a tape first asks for its address.
+
+    The function must live at module level and reach its kernels through module globals: numba never finds a
+    closure over other kernels in its cache.
+    """
+
+    def __init__(self, fn: Callable[..., None]) -> None:
+        self.name = f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}"
+        self.__doc__ = fn.__doc__
+        self._fn = fn
+        self._compiled: Any = None
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    @property
+    def compiled(self) -> bool:
+        return self._compiled is not None
+
+    @property
+    def address(self) -> int:
+        """Address of the native function."""
+        if self._compiled is None:
+            signature = nb.void(I, I, I, I, I)
+            self._compiled = nb.cfunc(signature, cache=True, nogil=True, error_model="numpy")(self._fn)
+        return int(self._compiled.address)
+
+    @property
+    def assembly(self) -> str:
+        """The emitted machine code, for tests that look for an instruction; empty if it came from the cache."""
+        _ = self.address
+        return str(self._compiled._library.get_asm_str())
+
+
+@intrinsic
+def _call_op(typingctx, fn, args, job, ith, nth, ctl):
+    def codegen(cx, b, sig, a):
+        op = ir.FunctionType(ir.VoidType(), [I64] * 5)
+        b.call(b.inttoptr(a[0], op.as_pointer()), a[1:])
+        return cx.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
+
+
+def _walk(job, ith, nth, ctl):
+    """One barrier after each op. Once cancelled, threads go on meeting there but do no work."""
+    tape, n_ops = ld_i64(job + JOB_TAPE), ld_i64(job + JOB_NOPS)
+    for i in range(n_ops):
+        if atomic_load(ctl + CANCEL) == 0:
+            op = tape + 8 * W * i
+            _call_op(ld_i64(op), op + 8, job, ith, nth, ctl)
+        barrier(ctl, nth)
+
+
+class _Program:
+    compiled: Any = None
+
+
+def program() -> int:
+    """Address of the interpreter, ``void(job, ith, nth, ctl)``: what a `Team` runs."""
+    if _Program.compiled is None:
+        _Program.compiled = nb.cfunc(nb.void(I, I, I, I), cache=True, nogil=True, error_model="numpy")(_walk)
+    return int(_Program.compiled.address)
+
+
+@nb.njit(**inline)
+def arg(args, i):
+    """The i-th parameter of an op."""
+    return ld_i64(args + 8 * i)
+
+
+@nb.njit(**inline)
+def variable(job, i):
+    """The i-th variable of the job block."""
+    return ld_i64(job + JOB_VARS + 8 * i)

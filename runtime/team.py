@@ -1,0 +1,205 @@
+"""A persistent thread team that lives inside nogil compiled code.
+
+A run hands one program to all threads. They meet at barriers, share work through one counter, and go to
+sleep between runs: polling for some microseconds, then yielding, then parked in the kernel, where they
+use no processor time.
+
+The control block is one int64 per cache line:
+
+    EPOCH     bumped to start a run; workers park on it
+    GEN       barrier generation         ARRIVED  threads that reached the barrier
+    NEXT      next item of work, zeroed by the last thread at each barrier
+    STOP      ends the workers           CANCEL   polled between ops
+    PARKED    threads that sleep or are about to
+    JOB       argument of the current run
+"""
+
+import os
+import threading
+import weakref
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from runtime.kernels.atomics import futex_wait, futex_wake_all
+from runtime.kernels.emit import I64
+from runtime.kernels.simd import (
+    I,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_swap,
+    cpu_pause,
+    entry,
+    inline,
+    sched_yield,
+)
+
+EPOCH, GEN, ARRIVED, NEXT, STOP, CANCEL, PARKED, JOB = (64 * i for i in range(8))
+_CONTROL_BYTES = 64 * 8
+
+_POLLS = 4000  # about 2 us before the core is given away
+_YIELDS = 50  # before sleeping
+
+
+@nb.njit(**inline)
+def _wait_change(address, old, ctl):
+    """Until the word at address differs from old."""
+    n = 0
+    while atomic_load(address) == old:
+        n += 1
+        if n < _POLLS:
+            if n & 63 == 0:  # a pause in every poll traps to the hypervisor: 9 us per barrier
+                cpu_pause()
+        elif n < _POLLS + _YIELDS:
+            sched_yield()
+        else:
+            atomic_add(ctl + PARKED, 1)
+            if atomic_load(address) == old:
+                futex_wait(address, old & 0xFFFFFFFF)
+            atomic_add(ctl + PARKED, -1)
+
+
+@nb.njit(**inline)
+def _publish(address, value, ctl):
+    """Store, and wake who sleeps on it. The swap is the fence between the store and reading PARKED."""
+    atomic_swap(address, value)
+    if atomic_load(ctl + PARKED) > 0:
+        futex_wake_all(address)
+
+
+@nb.njit(**inline)
+def barrier(ctl, nth):
+    """Wait for all nth threads. The last one resets the work counter."""
+    if nth == 1:
+        atomic_store(ctl + NEXT, 0)
+        return
+    generation = atomic_load(ctl + GEN)
+    if atomic_add(ctl + ARRIVED, 1) == nth - 1:
+        atomic_store(ctl + ARRIVED, 0)
+        atomic_store(ctl + NEXT, 0)
+        _publish(ctl + GEN, generation + 1, ctl)
+    else:
+        _wait_change(ctl + GEN, generation, ctl)
+
+
+@nb.njit(**inline)
+def grab(ctl, nth, chunk):
+    """First item of the next `chunk` items of work: whoever is slow takes fewer of them."""
+    return atomic_add(ctl + NEXT, chunk)
+
+
+@intrinsic
+def _call_program(typingctx, fn, job, ith, nth, ctl):
+    def codegen(cx, b, sig, args):
+        program = ir.FunctionType(ir.VoidType(), [I64] * 4)
+        b.call(b.inttoptr(args[0], program.as_pointer()), args[1:])
+        return cx.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), codegen
+
+
+@nb.njit(nb.void(I, I, I, I), **entry)
+def _work(program, ctl, ith, nth):
+    epoch = 0
+    while True:
+        _wait_change(ctl + EPOCH, epoch, ctl)
+        epoch += 1
+        if atomic_load(ctl + STOP) != 0:
+            return
+        _call_program(program, atomic_load(ctl + JOB), ith, nth, ctl)
+
+
+@nb.njit(nb.int64(I, I, I, I, I), **entry)
+def _lead(program, ctl, nth, job, epoch):
+    atomic_store(ctl + JOB, job)
+    _publish(ctl + EPOCH, epoch, ctl)
+    _call_program(program, job, 0, nth, ctl)
+    return atomic_swap(ctl + CANCEL, 0)
+
+
+@nb.njit(nb.void(I, I), **entry)
+def _set(address, value):
+    atomic_store(address, value)
+
+
+@nb.njit(nb.void(I, I), **entry)
+def _stop(ctl, epoch):
+    atomic_store(ctl + STOP, 1)
+    _publish(ctl + EPOCH, epoch, ctl)
+
+
+class Team:
+    """`n_threads` threads, the caller of `run` being one of them, that run `program_address`.
+
+    The program is a native ``void(job, ith, nth, ctl)`` that ends with a barrier. One thread at a time may
+    call `run` and `close`; `cancel` may be called from any thread. After a fork the child has no workers:
+    there `run` raises RuntimeError and `close` does nothing.
+    """
+
+    def __init__(self, program_address: int, n_threads: int) -> None:
+        if n_threads < 1:
+            raise ValueError(f"a team needs at least one thread, not {n_threads}")
+        self.n_threads = n_threads
+        self._program = program_address
+        self._memory = np.zeros(_CONTROL_BYTES + 64, np.uint8)
+        self._ctl = self._memory.ctypes.data + (-self._memory.ctypes.data % 64)
+        self._epoch = 0
+        self._closed = ""
+        self._threads = [
+            threading.Thread(
+                target=_work,
+                args=(program_address, self._ctl, i, n_threads),
+                name=f"compute-{i}",
+                daemon=True,
+            )
+            for i in range(1, n_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        _TEAMS.add(self)
+
+    def run(self, job_address: int) -> bool:
+        """Run the program on all threads; False if it was cancelled, when its results are to be discarded.
+
+        Releases the GIL until the run is over.
+        """
+        if self._closed:
+            raise RuntimeError(f"the thread team was {self._closed}")
+        self._epoch += 1
+        return not _lead(self._program, self._ctl, self.n_threads, job_address, self._epoch)
+
+    def cancel(self) -> None:
+        """Make the current run end after the ops that threads are in, or the next run if there is none."""
+        _set(self._ctl + CANCEL, 1)
+
+    def close(self) -> None:
+        """End and join the workers. Safe to repeat."""
+        if self._closed:
+            return
+        self._closed = "closed"
+        self._epoch += 1
+        _stop(self._ctl, self._epoch)
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> "Team":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_TEAMS: "weakref.WeakSet[Team]" = weakref.WeakSet()
+
+
+def _forget_teams() -> None:
+    for team in _TEAMS:
+        team._closed = "left behind by a fork"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_teams)
