@@ -3,6 +3,8 @@
 Index `i` names the int64 word at ``JOB_VARS + 8 * i`` of the job (see `runtime.kernels.tape`).
 """
 
+import struct
+
 ROWS = 0  # rows (tokens) of the step
 OUT_ROWS = 1  # rows that want logits
 RUNS = 2  # number of runs
@@ -20,3 +22,8 @@ RUN_START = 2  # position of the first row
 RUN_BLOCKS = 3  # then, per cache group, the address of its int64 table of block addresses
 MAX_GROUPS = 5
 RUN_WORDS = RUN_BLOCKS + MAX_GROUPS
+
+
+def f32_bits(value: float) -> int:
+    """A float32 as the integer that carries it in a tape word; ops read it with `ld_f32`."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])

@@ -19,6 +19,7 @@ from runtime.kernels import attention as attn
 from runtime.kernels import rows as ops
 from runtime.kernels.dequant import EMBED
 from runtime.kernels.formats import FORMATS
+from runtime.kernels.job import f32_bits
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.kernels.matmul import MATMUL
 from runtime.kernels.quantise import act_bytes
@@ -28,7 +29,7 @@ from runtime.kernels.tape import Op
 from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
 from runtime.kernels import job
 from runtime.plan.arena import Arena
-from runtime.plan.weights import Weights, f32_bits, padded
+from runtime.plan.weights import Weights, padded
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.tape import JOB_VARS, JOB_WORDS, SCRATCH, Op, W, program
+from runtime.kernels.tape import JOB_VARS, SCRATCH, Op, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.kernels import job
 from runtime.plan.builder import Plan
@@ -54,7 +54,7 @@ class PlanRunner:
         for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
             words[0] = op.address
             words[1 : 1 + len(params)] = params
-        self._job = arena.array((JOB_WORDS,), np.int64)
+        self._job = arena.array((JOB_VARS // 8 + job.N_VARS,), np.int64)
         self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_threads * SCRATCH)]
         self._vars = self._job[JOB_VARS // 8 :]
         self._vars[[job.RUN_TABLE, job.ROW_POSITION, job.ROW_RUN, job.TOKENS, job.OUT_INDEX]] = [

@@ -1,6 +1,5 @@
 """Tensors of a model file, packed for the kernels: panels for matrices, f32 for vectors, raw rows for tables."""
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -130,8 +129,3 @@ class Weights:
         self._done += n_bytes
         if self._progress is not None:
             self._progress(min(1.0, self._done / self._total))
-
-
-def f32_bits(value: float) -> int:
-    """A float32 as the integer that carries it in a tape word."""
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])

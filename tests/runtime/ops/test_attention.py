@@ -1,0 +1,160 @@
+"""Attention and the key/value store against float64 numpy, over every mask and schedule."""
+
+import numpy as np
+import pytest
+
+from runtime.kernels import attention as attn
+from runtime.kernels.kvtypes import KV_TYPES
+from runtime.kernels.rope import NEOX, NORM, ROPE_STORE, rope_table
+from runtime.memory.layout import BLOCK, TILE
+from runtime.kernels.job import f32_bits
+from tests.runtime.ops.harness import Bench, bench
+
+
+def reference(q, k, v, positions, scale, window=0, softcap=0.0):
+    """softmax(mask(softcap(scale * q k^T))) v in float64; q [n, H, D], k/v [n_keys, KV, D]."""
+    heads, kv_heads = q.shape[1], k.shape[1]
+    k, v = np.repeat(k, heads // kv_heads, 1).astype(float), np.repeat(v, heads // kv_heads, 1).astype(float)
+    s = np.einsum("nhd,khd->nhk", q.astype(float), k) * scale
+    if softcap:
+        s = softcap * np.tanh(s / softcap)
+    key = np.arange(k.shape[0])[None, None]
+    at = np.asarray(positions)[:, None, None]
+    hidden = key > at
+    if window:
+        hidden |= at - key >= window
+    s[np.broadcast_to(hidden, s.shape)] = -np.inf
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("nhk,khd->nhd", p / p.sum(-1, keepdims=True), v)
+
+
+class Layer:
+    """One attention layer over paged memory filled through the store op."""
+
+    def __init__(self, b: Bench, heads: int, kv_heads: int, dk: int, dv: int, n_ctx: int, kind: str = "f16",
+                 window: int = 0, softcap: float = 0.0) -> None:  # fmt: skip
+        self.b, self.heads, self.kv_heads, self.dk, self.dv, self.kind = b, heads, kv_heads, dk, dv, kind
+        self.width = heads * dk + kv_heads * (dk + dv)
+        self.scale = dk**-0.5
+        self.tile_bytes = kv_heads * TILE * (dk + dv) * KV_TYPES[kind].size
+        self.n_blocks = -(-n_ctx // BLOCK)
+        self.out = b.array(np.zeros((512, heads * dv)))
+        self.x = b.array(np.zeros((512, self.width)))
+        partials = b.arena.take(attn.partial_bytes(8, kv_heads, heads // kv_heads, dv, self.n_blocks))
+        self.d = b.array(
+            [self.x.ctypes.data, 4 * self.width, self.out.ctypes.data, 4 * heads * dv, 0, self.tile_bytes, 0, heads,
+             kv_heads, dk, dv, window, f32_bits(self.scale), f32_bits(softcap), partials, self.n_blocks],
+            np.int64,
+        )  # fmt: skip
+
+    def table(self) -> np.ndarray:
+        """Blocks scattered in memory, filled with NaN where nothing was stored."""
+        blocks = [self.b.arena.array((16 * self.tile_bytes,), np.uint8) for _ in range(self.n_blocks)]
+        for block in blocks:
+            block.fill(0xFF)
+        return self.b.array([block.ctypes.data for block in blocks[::-1]], np.int64)
+
+    def step(self, parts: list[tuple[np.ndarray, int, np.ndarray]]) -> list[np.ndarray]:
+        """(qkv rows, start, table) of each run -> outputs [n, heads, dv] of each run."""
+        runs, row = [], 0
+        for rows, start, table in parts:
+            self.x[row : row + len(rows)] = rows
+            runs.append((row, len(rows), start, [table]))
+            row += len(rows)
+        self.b.runs(runs)
+        self.b.run(ROPE_STORE[self.kind], self.x.ctypes.data, 4 * self.width, self.heads, self.kv_heads, self.dk,
+                   self.dv, 0, self.tile_bytes, 0, 0, 0, 0, 0)  # fmt: skip
+        self.b.run(attn.ATTENTION[self.kind], self.d.ctypes.data)
+        self.b.run(attn.attention_combine, self.d.ctypes.data)
+        return [self.out[r : r + n].reshape(n, self.heads, self.dv).copy() for r, n, _, _ in runs]
+
+    def split(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        n, h, kv = len(rows), self.heads, self.kv_heads
+        q, k, v = np.split(rows, [h * self.dk, (h + kv) * self.dk], axis=1)
+        return q.reshape(n, h, self.dk), k.reshape(n, kv, self.dk), v.reshape(n, kv, self.dv)
+
+
+def rows(n: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, width)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dk", "dv", "window", "softcap"),
+    [(9, 3, 64, 64, 0, 0.0), (4, 1, 256, 256, 0, 0.0), (4, 2, 16, 16, 16, 0.0), (3, 3, 48, 32, 300, 0.0),
+     (4, 2, 32, 32, 0, 5.0), (12, 1, 16, 16, 0, 0.0)],
+)  # fmt: skip
+def test_attention_equals_the_reference(heads, kv_heads, dk, dv, window, softcap) -> None:
+    n = 700
+    with bench() as b:
+        layer = Layer(b, heads, kv_heads, dk, dv, n, "f32", window, softcap)
+        x, table = rows(n, layer.width), layer.table()
+        got = np.concatenate([layer.step([(x[at : at + 300], at, table)])[0] for at in range(0, n, 300)])
+        expected = reference(*layer.split(x), range(n), layer.scale, window, softcap)
+    assert np.abs(got - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("window", [0, 40, 300])
+def test_a_row_has_the_same_bits_in_every_schedule(window: int) -> None:
+    """Whole, in ragged chunks, one by one (split over partitions), on 1 to 3 threads, beside other runs."""
+    n = 600
+    results = []
+    for n_threads in (1, 2, 3):
+        with bench(n_threads) as b:
+            layer = Layer(b, 6, 2, 32, 32, n, "f16", window)
+            x, other = rows(n, layer.width), rows(n, layer.width, seed=1)
+            for sizes in ([300], [7, 100, 1], [1]):
+                table, neighbour = layer.table(), layer.table()
+                at, i, out = 0, 0, []
+                while at < n:
+                    m = min(sizes[i % len(sizes)], n - at)
+                    parts = [(x[at : at + m], at, table)]
+                    if n_threads == 3:
+                        parts.insert(0, (other[at : at + 2], at, neighbour))
+                    out.append(layer.step(parts)[-1])
+                    at, i = at + m, i + 1
+                results.append(np.concatenate(out))
+    assert all(np.array_equal(results[0], r) for r in results[1:])
+
+
+def test_stored_keys_and_values_lie_in_tiles() -> None:
+    with bench() as b:
+        layer = Layer(b, 2, 1, 16, 16, 40, "f32")
+        x, table = rows(40, layer.width), layer.table()
+        layer.step([(x, 0, table)])
+        _, k, v = layer.split(x)
+        import ctypes
+
+        block = np.frombuffer((ctypes.c_float * (3 * layer.tile_bytes // 4)).from_address(int(table[0])), np.float32)
+        tiles = block.reshape(3, 2, 16, 16)
+        assert np.array_equal(tiles[:, 0].transpose(0, 2, 1).reshape(48, 16)[:40], k[:, 0])
+        assert np.array_equal(tiles[:, 1].reshape(48, 16)[:40], v[:, 0])
+
+
+@pytest.mark.parametrize("pairing", [NORM, NEOX])
+@pytest.mark.parametrize("n_rot", [12, 32, 64])
+def test_rope_equals_the_reference(pairing: int, n_rot: int) -> None:
+    positions = [0, 1, 77, 131071]
+    freqs = 10000.0 ** (-2.0 * np.arange(n_rot // 2) / n_rot)
+    with bench() as b:
+        layer = Layer(b, 1, 1, 64, 16, 131072, "f32")
+        x = rows(4, layer.width)
+        layer.x[:4] = x
+        tables = [b.array(np.zeros(layer.n_blocks), np.int64)]
+        block = b.arena.take(16 * layer.tile_bytes)
+        tables[0][:] = block
+        b.runs([(0, 4, 0, tables)])
+        b.positions[:] = positions
+        f = b.array(freqs, np.float64)
+        out = b.array(np.zeros((4, 2 * n_rot)))
+        b.run(rope_table, f.ctypes.data, n_rot // 2, pairing, f32_bits(1.0), out.ctypes.data, 8 * n_rot)
+        b.run(ROPE_STORE["f32"], layer.x.ctypes.data, 4 * layer.width, 1, 1, 64, 16, 0, layer.tile_bytes, 0,
+              out.ctypes.data, 8 * n_rot, n_rot, pairing)  # fmt: skip
+        got = layer.x[:4, :64].copy()
+    angle = np.array(positions)[:, None] * freqs
+    c, s = np.cos(angle), np.sin(angle)
+    first = slice(0, n_rot, 2) if pairing == NORM else slice(0, n_rot // 2)
+    second = slice(1, n_rot, 2) if pairing == NORM else slice(n_rot // 2, n_rot)
+    expected = x[:, :64].astype(float)
+    u, v = expected[:, first].copy(), expected[:, second].copy()
+    expected[:, first], expected[:, second] = u * c - v * s, u * s + v * c
+    assert np.abs(got - expected).max() < 1e-6
