@@ -1,0 +1,123 @@
+"""The vocabulary of a model file: texts, types and the special tokens its keys name."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from runtime.errors import ModelError, UnsupportedModel
+from runtime.gguf import ModelFile, StringArray
+
+
+class TokenType(IntEnum):
+    """What a token is for; the value is its number in the file."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class KindDefaults:
+    """What a tokenizer kind assumes where the file has no key."""
+
+    bos: int | None = None
+    eos: int | None = None
+    unk: int | None = None
+    sep: int | None = None
+    pad: int | None = None
+    mask: int | None = None
+
+
+_KEYS = {
+    "bos": ("bos_token_id",),
+    "eos": ("eos_token_id",),
+    "eot": ("eot_token_id",),
+    "eom": ("eom_token_id",),
+    "unk": ("unknown_token_id",),
+    "sep": ("seperator_token_id",),
+    "pad": ("padding_token_id",),
+    "mask": ("mask_token_id",),
+    "fim_pre": ("fim_pre_token_id", "prefix_token_id"),
+    "fim_suf": ("fim_suf_token_id", "suffix_token_id"),
+    "fim_mid": ("fim_mid_token_id", "middle_token_id"),
+    "fim_pad": ("fim_pad_token_id",),
+    "fim_rep": ("fim_rep_token_id",),
+    "fim_sep": ("fim_sep_token_id",),
+}
+
+
+class Vocabulary:
+    """Tokens of a model. `tokens[id]` are exact bytes, `types[id]` its TokenType, `ids` the inverse.
+
+    `special` maps roles (bos, eos, fim_pre, ...) to ids. `scores` float32 [n] may be missing.
+    """
+
+    def __init__(self, model: ModelFile, defaults: KindDefaults) -> None:
+        strings = model.get_array("tokenizer.ggml.tokens", StringArray)
+        if strings is None or not len(strings):
+            raise ModelError(f"{model.path}: has no vocabulary (tokenizer.ggml.tokens)")
+        self.strings = strings
+        self.tokens = strings.byte_strings()
+        n = len(self.tokens)
+        if b"" in self.tokens:
+            self.tokens = [text or b"[EMPTY_%d]" % id for id, text in enumerate(self.tokens)]
+        self.ids = dict(zip(self.tokens, range(n), strict=True))
+        if len(self.ids) != n:
+            raise ModelError(f"{model.path}: two tokens have the same text: {_duplicate(self.tokens)!r:.60}")
+        self.types = _types(model, n)
+        self.scores = _numbers(model, "tokenizer.ggml.scores", n)
+        self.special = _special_ids(model, defaults, n)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def tokenizer_key(suffix: str) -> str:
+    return f"tokenizer.ggml.{suffix}"
+
+
+def _duplicate(tokens: list[bytes]) -> bytes:
+    seen: set[bytes] = set()
+    return next(text for text in tokens if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+
+
+def _numbers(model: ModelFile, key: str, n: int) -> np.ndarray[tuple[int], np.dtype[np.generic]] | None:
+    values = model.get_array(key, np.ndarray)
+    if values is not None and len(values) != n:
+        raise ModelError(f"{model.path}: {key} has {len(values)} elements for {n} tokens")
+    return values
+
+
+def _types(model: ModelFile, n: int) -> bytearray:
+    values = _numbers(model, tokenizer_key("token_type"), n)
+    if values is None:
+        return bytearray([TokenType.NORMAL]) * n
+    known = (values >= TokenType.NORMAL) & (values <= TokenType.BYTE)
+    return bytearray(np.where(known, values, TokenType.NORMAL).astype(np.uint8).tobytes())
+
+
+def _special_ids(model: ModelFile, defaults: KindDefaults, n: int) -> dict[str, int]:
+    """The file's keys win over the kind's defaults; an id outside of the vocabulary does not count."""
+    special: dict[str, int] = {}
+    for role, keys in _KEYS.items():
+        default = getattr(defaults, role, None)
+        if default is not None and default < n:
+            special[role] = default
+        for key in keys:
+            value = model.metadata.get(tokenizer_key(key))
+            if type(value) is int and 0 <= value < n:
+                special[role] = value
+                break
+    return special
+
+
+def kind_of(model: ModelFile) -> str:
+    """The file's ``tokenizer.ggml.model``; a file without one has no tokenizer."""
+    kind = model.get_str(tokenizer_key("model"), None)
+    if kind is None:
+        raise UnsupportedModel(f"{model.path}: has no tokenizer (tokenizer.ggml.model is missing)")
+    return kind
