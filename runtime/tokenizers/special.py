@@ -48,30 +48,26 @@ def resolve_special(vocab: Vocabulary) -> frozenset[int]:
     candidates exist for one role, the first in the lists above is taken.
     """
     for role, texts in _BY_TEXT.items():
-        if role not in vocab.special and (found := _first(vocab, texts)) is not None:
-            vocab.special[role] = found
-            vocab.types[found] = TokenType.CONTROL
-    for id, text in enumerate(vocab.tokens):
-        if vocab.types[id] == TokenType.CONTROL and b"unused" in text:
+        if role not in vocab.special and (candidates := _present(vocab, texts)):
+            vocab.special[role] = candidates[0]
+            vocab.types[candidates[0]] = TokenType.CONTROL
+    for id, kind in enumerate(vocab.types):
+        if kind == TokenType.CONTROL and b"unused" in vocab.tokens[id]:
             vocab.types[id] = TokenType.UNUSED
 
     eog = {vocab.special[role] for role in ("fim_pad", "fim_rep", "fim_sep") if role in vocab.special}
-    for text in _EOG.split():
-        id = vocab.ids.get(text.encode())
-        if id is not None:
-            eog.add(id)
-            vocab.types[id] = TokenType.CONTROL
-    for text in _HARMONY.split():
-        id = vocab.ids.get(text.encode())
-        if id is not None:
-            vocab.types[id] = TokenType.USER_DEFINED
+    for found in _present(vocab, _EOG):
+        eog.add(found)
+        vocab.types[found] = TokenType.CONTROL
+    for found in _present(vocab, _HARMONY):
+        vocab.types[found] = TokenType.USER_DEFINED
     eog |= {vocab.special[role] for role in ("eos", "eot", "eom") if role in vocab.special}
     _undo_for_tool_formats(vocab, eog)
     return frozenset(eog)
 
 
-def _first(vocab: Vocabulary, texts: str) -> int | None:
-    return next((id for text in texts.split() if (id := vocab.ids.get(text.encode())) is not None), None)
+def _present(vocab: Vocabulary, texts: str) -> list[int]:
+    return [id for text in texts.split() if (id := vocab.ids.get(text.encode())) is not None]
 
 
 def _undo_for_tool_formats(vocab: Vocabulary, eog: set[int]) -> None:
@@ -194,8 +190,8 @@ class _Finder:
 
     def shorter(self, text: bytes, start: int, limit: int) -> tuple[int, int] | None:
         """(id, length) of the longest token at `start` that is shorter than `limit` bytes."""
-        lengths = self._lengths.get(text[start : start + 2]) or self._lengths.get(text[start : start + 1], ())
-        for length in lengths:
+        lengths = self._lengths.get(text[start : start + 2]) or self._lengths.get(text[start : start + 1])
+        for length in lengths or ():
             if length < limit and (id := self._tokens.get(text[start : start + length])) is not None:
                 return id, length
         return None

@@ -96,7 +96,7 @@ def _types(model: ModelFile, n: int) -> bytearray:
     values = _numbers(model, tokenizer_key("token_type"), n)
     if values is None:
         return bytearray([TokenType.NORMAL]) * n
-    known = (values >= TokenType.NORMAL) & (values <= TokenType.BYTE)
+    known = np.isin(values, list(TokenType))
     return bytearray(np.where(known, values, TokenType.NORMAL).astype(np.uint8).tobytes())
 
 
