@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,12 @@ class ModelFile(Metadata):
                 raise file.fault(f"is gone since it was opened: {error.strerror}") from None
             if now != file.stat:
                 raise file.fault("has changed since it was opened")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Forget the mapping. Views lent by `tensor_bytes` stay valid and keep it alive."""

@@ -1,0 +1,171 @@
+"""`emberd inspect`: what is in a model file, what memory it needs and whether this build can run it."""
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.errors import ModelError, RuntimeFault
+from runtime.gguf import MetadataValue, ModelFile, StringArray, open_model
+from runtime.tokenizers import load_tokenizer
+
+_SHOWN_ELEMENTS = 8
+_SHOWN_CHARACTERS = 60
+_DEFAULT_CONTEXT = 4096
+_F16_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes a model needs: its weights, and f16 keys and values of `n_ctx` positions (None: not known)."""
+
+    weights: int
+    n_ctx: int
+    kv_cache: int | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="GGUF file, or any shard of a split one")
+    parser.add_argument("--tensors", action="store_true", help="list every tensor")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    parser.add_argument(
+        "-c", "--ctx-size", type=int, default=_DEFAULT_CONTEXT, help="context that the estimate is for"
+    )
+    parser.add_argument(
+        "--override-kv", action="append", default=[], metavar="KEY=TYPE:VALUE", help="replace metadata"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    with open_model(args.model, overrides=args.override_kv, lenient=True) as model:
+        report = describe(model, n_ctx=args.ctx_size, tensors=args.tensors)
+    print(json.dumps(report, indent=2, ensure_ascii=False) if args.json else _as_text(report))
+    return 0
+
+
+def describe(model: ModelFile, *, n_ctx: int, tensors: bool) -> dict[str, Any]:
+    """Everything that is printed, as JSON values."""
+    reasons = refusals(model)
+    report: dict[str, Any] = {
+        "path": str(model.path),
+        "shards": len(model.shards),
+        "version": model.version,
+        "architecture": model.metadata.get("general.architecture"),
+        "file_type": model.file_type,
+        "n_params": model.n_params,
+        "n_tensors": len(model.tensors),
+        "types": _by_type(model),
+        "memory": asdict(estimate_memory(model, n_ctx)),
+        "can_run": not reasons,
+        "reasons": reasons,
+        "metadata": {key: _shown(value) for key, value in sorted(model.metadata.items())},
+    }
+    if tensors:
+        report["tensors"] = [
+            {"name": t.name, "type": t.type.name, "shape": list(t.shape), "bytes": t.n_bytes}
+            for t in model.tensors.values()
+        ]
+    return report
+
+
+def refusals(model: ModelFile) -> list[str]:
+    """Why this build cannot run the model, one line each; empty if it can."""
+    from runtime.models import SUPPORTED
+
+    reasons = [str(problem) for problem in model.problems]
+    try:
+        if model.architecture not in SUPPORTED:
+            known = ", ".join(sorted(SUPPORTED))
+            reasons.append(f"architecture {model.architecture!r} is not supported (supported: {known})")
+    except ModelError as error:
+        reasons.append(str(error))
+    if not model.tensors:
+        reasons.append("the file has no tensors: a vocabulary alone cannot be run")
+    try:
+        load_tokenizer(model)
+    except RuntimeFault as error:
+        reasons.append(str(error))
+    return reasons
+
+
+def estimate_memory(model: ModelFile, n_ctx: int) -> MemoryEstimate:
+    """Weights as in the file, and keys and values of every layer for the whole context."""
+    return MemoryEstimate(model.n_bytes, n_ctx, _kv_bytes(model, n_ctx))
+
+
+def _kv_bytes(model: ModelFile, n_ctx: int) -> int | None:
+    try:
+        key = model.arch_key
+        n_layers = model.get_int(key("block_count"), high=4096)
+        heads = model.get_ints(key("attention.head_count"), n_layers)
+        kv_heads = model.get_ints(key("attention.head_count_kv"), n_layers, heads)
+        per_head = model.get_int(key("embedding_length")) // max(1, *heads)
+        width = model.get_int(key("attention.key_length"), per_head)
+        width += model.get_int(key("attention.value_length"), per_head)
+    except ModelError:
+        return None
+    return sum(kv_heads) * width * _F16_BYTES * n_ctx
+
+
+def _by_type(model: ModelFile) -> list[dict[str, Any]]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for tensor in model.tensors.values():
+        counts[tensor.type.name] += 1
+        sizes[tensor.type.name] += tensor.n_bytes
+    return [{"type": name, "tensors": counts[name], "bytes": size} for name, size in sizes.most_common()]
+
+
+def _shown(value: MetadataValue) -> Any:
+    """A JSON value; of an array its length and first elements."""
+    if isinstance(value, StringArray):
+        return {"type": "string", "length": len(value), "first": value[:_SHOWN_ELEMENTS]}
+    if isinstance(value, np.ndarray):
+        return {"type": str(value.dtype), "length": len(value), "first": value[:_SHOWN_ELEMENTS].tolist()}
+    return value
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    memory = report["memory"]
+    lines = [
+        f"{report['path']}: GGUF v{report['version']}"
+        + (f", {report['shards']} shards" if report["shards"] > 1 else ""),
+        f"architecture  {report['architecture'] or 'unknown'}",
+        f"file type     {report['file_type']}",
+        f"parameters    {report['n_params'] / 1e6:,.2f} M in {report['n_tensors']} tensors",
+        f"weights       {_mib(memory['weights'])}",
+    ]
+    if memory["kv_cache"] is not None:
+        lines.append(f"KV cache      {_mib(memory['kv_cache'])} (f16, {memory['n_ctx']} positions)")
+    lines.append("runs here     " + ("yes" if report["can_run"] else "no"))
+    lines += [f"              {reason}" for reason in report["reasons"]]
+    lines.append("types")
+    lines += [f"  {t['type']:<10} {t['tensors']:>5} tensors {_mib(t['bytes']):>14}" for t in report["types"]]
+    lines.append("metadata")
+    lines += [f"  {key} = {_brief(value)}" for key, value in report["metadata"].items()]
+    if "tensors" in report:
+        lines.append("tensors")
+        lines += [
+            f"  {t['name']:<40} {t['type']:<10} {' x '.join(map(str, t['shape'])):<24} {t['bytes']:>12}"
+            for t in report["tensors"]
+        ]
+    return "\n".join(lines)
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**20:,.1f} MiB"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict):
+        first = ", ".join(_brief(element) for element in value["first"])
+        more = ", ..." if value["length"] > len(value["first"]) else ""
+        return f"{value['type']}[{value['length']}] [{first}{more}]"
+    if isinstance(value, str):
+        short = value[:_SHOWN_CHARACTERS]
+        return repr(short) + (f"... ({len(value)} characters)" if short != value else "")
+    return str(value)
