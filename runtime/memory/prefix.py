@@ -66,6 +66,14 @@ class Match:
     def n_tokens(self) -> int:
         return len(self.nodes) * BLOCK + self.tail_rows
 
+    def cut(self, n_tokens: int) -> "Match":
+        """The same prefix, but only its first `n_tokens` tokens."""
+        if n_tokens >= self.n_tokens:
+            return self
+        n_full, tail_rows = divmod(n_tokens, BLOCK)
+        tail = self.tail if n_full == len(self.nodes) else self.nodes[n_full]
+        return Match(self.nodes[:n_full], tail if tail_rows else None, tail_rows)
+
 
 class PrefixIndex:
     """Finds, keeps and evicts prefixes over a `BlockPool`, per `root`. Belongs to the pool's thread."""

@@ -1,0 +1,168 @@
+"""The engine: one thread that owns the model, the sequences and the step loop."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from runtime.engine.commands import Cancel, SlotCommand
+from runtime.engine.config import EngineConfig
+from runtime.engine.core import Core, Message
+from runtime.engine.messages import EngineStatistics, Event, GenerateRequest
+from runtime.engine.port import LoadDone, LookupDone, MemoryPort
+from runtime.engine.stepping import Step, Stepper
+from runtime.errors import StepFailed
+from runtime.runner import Runner
+from runtime.tokenizers import StreamDetokenizer, Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Answers requests with a model. Idle it waits without using the CPU.
+
+    `submit`, `cancel` and `post` may be called from any thread; they return at once and never raise. What
+    comes of them is told in batches through `deliver`, on the engine's thread: every request ends with one
+    `Finished` or `Failed`, every slot command with one answer. After `close` messages are ignored. The
+    runner stays the caller's.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        deliver: Callable[[list[Event]], None],
+        port: MemoryPort | None = None,
+    ) -> None:
+        self._runner = runner
+        self._deliver = deliver
+        self._core = Core(
+            layout=runner.layout,
+            n_vocab=runner.n_vocab,
+            eog_ids=frozenset(tokenizer.eog_ids),
+            decoder=lambda: StreamDetokenizer(tokenizer),
+            config=config,
+            port=port,
+            clock=time.monotonic,
+            wake=self._wake,
+        )
+        self._stepper = Stepper(self._core, runner.n_ubatch)
+        # Held while slots and counters change, not while the model computes: statistics wait for no step.
+        self._state = threading.Lock()
+        self._signal = threading.Condition()
+        self._inbox: deque[Message] = deque()
+        self._woken = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Queue a request."""
+        self._send(request)
+
+    def cancel(self, request_id: int) -> None:
+        """End a request at the next step boundary; unknown ids are ignored."""
+        self._send(Cancel(request_id))
+
+    def post(self, message: SlotCommand | LookupDone | LoadDone) -> None:
+        """Hand over a slot command, or an answer of the memory port."""
+        self._send(message)
+
+    def statistics(self) -> EngineStatistics:
+        """A consistent snapshot, taken between steps or while one computes."""
+        with self._state:
+            return self._core.statistics()
+
+    def close(self) -> None:
+        """End all requests as cancelled, offer their prefixes to the store, end the thread. Idempotent."""
+        with self._signal:
+            self._closing = True
+            self._signal.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _send(self, message: Message) -> None:
+        with self._signal:
+            self._inbox.append(message)
+            self._signal.notify()
+
+    def _wake(self) -> None:
+        with self._signal:
+            self._woken = True
+            self._signal.notify()
+
+    def _loop(self) -> None:
+        busy = False
+        while True:
+            messages = self._receive(busy)
+            try:
+                busy = self._turn(messages)
+            except Exception as error:
+                # A defect of the engine itself must not take the daemon's other requests with it.
+                log.exception("the engine failed")
+                with self._state:
+                    self._core.abort(StepFailed(f"internal error: {error}"))
+                busy = self._flush()
+            if self._closing:
+                break
+        with self._state:
+            for message in self._receive(busy=True):
+                self._core.accept(message)
+            self._core.shut_down()
+        self._flush()
+
+    def _receive(self, busy: bool) -> list[Message]:
+        """The messages since the last time; unless `busy`, wait for one, for a wake-up or for a deadline."""
+        with self._signal:
+            if not (busy or self._inbox or self._woken or self._closing):
+                self._signal.wait(self._timeout())
+            self._woken = False
+            messages = list(self._inbox)
+            self._inbox.clear()
+            return messages
+
+    def _timeout(self) -> float | None:
+        deadlines = [self._core.next_deadline(), self._stepper.next_deadline()]
+        first = min((d for d in deadlines if d is not None), default=None)
+        return None if first is None else max(0.0, first - time.monotonic())
+
+    def _turn(self, messages: list[Message]) -> bool:
+        """Take messages, compute one step; returns whether there may be more to do at once."""
+        with self._state:
+            for message in messages:
+                self._core.accept(message)
+            self._core.expire()
+            self._core.admit()
+            step = self._stepper.plan()
+        told = self._flush()
+        if step is None:
+            return told
+        self._compute(step)
+        self._flush()
+        return True
+
+    def _compute(self, step: Step) -> None:
+        begun = time.perf_counter()
+        try:
+            logits = self._runner.step(step.runs)
+        except Exception as error:
+            log.exception("a step of %d rows failed", step.n_rows)
+            with self._state:
+                self._stepper.fail(step, StepFailed(f"the model could not compute a step: {error}"))
+            return
+        elapsed = (time.perf_counter() - begun) * 1e3
+        with self._state:
+            self._stepper.finish(step, logits, elapsed)
+
+    def _flush(self) -> bool:
+        events = self._core.take_events()
+        if events:
+            try:
+                self._deliver(events)
+            except Exception:
+                log.exception("%d events could not be delivered", len(events))
+        return bool(events)

@@ -1,0 +1,86 @@
+"""A slot: one sequence's memory and the request that uses it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from runtime.engine.answer import Answer
+from runtime.engine.commands import InstallPrefix
+from runtime.engine.messages import GenerateRequest, SlotState, Timings
+from runtime.engine.schedule import Demand
+from runtime.memory.sequence import BlockSequence
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    RESTORING = "restoring"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(slots=True)
+class Task:
+    """A request with its progress. Times are seconds of the monotonic clock."""
+
+    request: GenerateRequest
+    arrival: int
+    answer: Answer
+    started: float
+    answering: float = 0.0
+    served: int = 0
+    timings: Timings = field(default_factory=Timings)
+
+
+class Slot:
+    """The sequence outlives the request: it is what the next one continues."""
+
+    def __init__(self, id: int, sequence: BlockSequence) -> None:
+        self.id = id
+        self.sequence = sequence
+        self.phase = Phase.IDLE
+        self.task: Task | None = None
+        self.install: InstallPrefix | None = None
+        self.last_used = 0
+        self.next_token = np.zeros(1, np.int32)
+
+    @property
+    def idle(self) -> bool:
+        return self.phase is Phase.IDLE
+
+    @property
+    def running(self) -> bool:
+        return self.phase is Phase.PREFILL or self.phase is Phase.DECODE
+
+    def demand(self) -> Demand:
+        assert self.task is not None
+        n_left = 0
+        if self.phase is Phase.PREFILL:
+            n_left = len(self.task.request.prompt) - self.sequence.n_tokens
+        return Demand(self.id, n_left, self.task.arrival, self.task.served)
+
+    def state(self) -> SlotState:
+        task = self.task
+        n_tokens = self.sequence.n_tokens
+        if task is None:
+            return SlotState(self.id, self.sequence.capacity, not self.idle, n_tokens=n_tokens)
+        request, answer, timings = task.request, task.answer, task.timings
+        return SlotState(
+            id=self.id,
+            n_ctx=self.sequence.capacity,
+            is_processing=not self.idle,
+            id_task=request.request_id,
+            n_tokens=n_tokens,
+            n_prompt_tokens=len(request.prompt),
+            n_prompt_tokens_processed=timings.prompt_n,
+            n_prompt_tokens_cache=timings.cache_n,
+            n_decoded=answer.n_decoded,
+            n_remain=answer.n_remain,
+            has_next_token=self.running,
+            has_new_line=answer.has_new_line,
+            cache_source=timings.cache_source,
+            cache_reason=timings.cache_reason,
+            sampling=request.sampling,
+            stop=request.stop,
+            n_predict=request.n_predict,
+        )

@@ -1,0 +1,184 @@
+"""One step of the model: which rows go in, and what comes of the logits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.engine.core import Core
+from runtime.engine.messages import Output, StopReason
+from runtime.engine.schedule import Pace, plan_step
+from runtime.engine.slot import Phase, Slot, Task
+from runtime.errors import PoolExhausted, StepFailed
+from runtime.memory.layout import BLOCK
+from runtime.runner import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The runs of a step and the slot of each."""
+
+    slots: list[Slot]
+    runs: list[Run]
+
+    @property
+    def n_rows(self) -> int:
+        return sum(len(run.tokens) for run in self.runs)
+
+
+class Stepper:
+    def __init__(self, core: Core, n_ubatch: int) -> None:
+        self._core = core
+        self._n_ubatch = n_ubatch
+        self._pace = Pace(core.config.max_step_ms)
+        self._stalled_since: float | None = None
+
+    @property
+    def stalled(self) -> bool:
+        """All running slots lack blocks and wait for the store to give some back."""
+        return self._stalled_since is not None
+
+    def next_deadline(self) -> float | None:
+        """When a step that found no free blocks has waited long enough for the store to give some back."""
+        if self._stalled_since is None:
+            return None
+        return self._stalled_since + self._core.config.restore_seconds
+
+    def plan(self) -> Step | None:
+        """The next step; None when nobody can go on."""
+        core = self._core
+        running = [slot for slot in core.slots if slot.running]
+        if not running:
+            self._stalled_since = None
+            return None
+        shares = plan_step([slot.demand() for slot in running], self._n_ubatch, self._pace.rows())
+        step = Step([], [])
+        for share in shares:
+            slot = core.slots[share.id_slot]
+            if slot.running and self._reserve(slot, share.n_rows, step.slots):
+                step.slots.append(slot)
+                step.runs.append(_run(slot, share.n_rows))
+        if step.runs:
+            self._stalled_since = None
+            return step
+        self._unblock()
+        return None
+
+    def finish(self, step: Step, logits: npt.NDArray[np.float32], ms: float) -> None:
+        """Commit the step's rows and sample from its logits; `ms` is how long it took."""
+        core = self._core
+        counters = core.counters
+        counters.steps += 1
+        counters.busy_slots += len(step.runs)
+        n_rows = step.n_rows
+        self._pace.measured(n_rows, ms)
+        row = 0
+        for slot, run in zip(step.slots, step.runs, strict=True):
+            task = slot.task
+            assert task is not None
+            task.served = counters.steps
+            slot.sequence.commit(run.tokens)
+            counters.n_tokens_max = max(counters.n_tokens_max, slot.sequence.n_tokens)
+            wants = run.logits == "last"
+            if slot.phase is Phase.PREFILL:
+                self._prefilled(slot, task, len(run.tokens))
+            elif slot.sequence.n_tokens % BLOCK == 0:
+                core.offer(slot, slot.sequence.n_tokens, "interval")
+            if wants:
+                self._advance(slot, task, logits[row])
+                row += 1
+
+    def fail(self, step: Step, error: Exception) -> None:
+        """The model could not compute the step: its requests end, the engine goes on."""
+        for slot in step.slots:
+            self._core.fail(slot, error)
+
+    def _prefilled(self, slot: Slot, task: Task, n_rows: int) -> None:
+        core = self._core
+        task.timings.prompt_n += n_rows
+        core.counters.prompt_tokens += n_rows
+        core.progress(slot, task)
+        n_prompt = len(task.request.prompt)
+        if slot.sequence.n_tokens < n_prompt:
+            return
+        core.offer(slot, n_prompt // BLOCK * BLOCK, "prompt_end")
+        if task.request.n_predict == 0:
+            core.release(slot, StopReason.LIMIT)
+            return
+        task.answering = core.clock()
+        task.timings.prompt_ms = (task.answering - task.started) * 1e3
+        core.counters.prompt_ms += task.timings.prompt_ms
+        slot.phase = Phase.DECODE
+
+    def _advance(self, slot: Slot, task: Task, logits: npt.NDArray[np.float32]) -> None:
+        core = self._core
+        try:
+            piece = task.answer.advance(logits)
+        except StepFailed as error:
+            core.fail(slot, error)
+            return
+        core.counters.predicted_tokens += 1
+        if piece.text or piece.outputs:
+            core.emit(Output(task.request.request_id, piece.text, piece.outputs))
+        if piece.reason is StopReason.NONE:
+            slot.next_token[0] = piece.token
+        else:
+            core.release(slot, piece.reason)
+
+    def _reserve(self, slot: Slot, n_rows: int, planned: list[Slot]) -> bool:
+        while True:
+            try:
+                slot.sequence.reserve(n_rows)
+            except PoolExhausted:
+                if not (self._core.reclaim() or self._preempt_younger(slot, planned)):
+                    return False
+            else:
+                return True
+
+    def _preempt_younger(self, slot: Slot, planned: list[Slot]) -> bool:
+        """Take blocks from a prompt that came later: the oldest request always gets on."""
+        assert slot.task is not None
+        arrival = slot.task.arrival
+        younger = [
+            other
+            for other in self._core.slots
+            if other.phase is Phase.PREFILL
+            and other.task is not None
+            and other.task.arrival > arrival
+            and other not in planned
+        ]
+        if not younger:
+            return False
+        self._core.preempt(max(younger, key=lambda other: other.demand().arrival))
+        return True
+
+    def _unblock(self) -> None:
+        """Every running slot lacks blocks: wait for the store to return some, then end the youngest."""
+        core = self._core
+        now = core.clock()
+        if self._stalled_since is None:
+            self._stalled_since = now
+        deadline = self._stalled_since + core.config.restore_seconds
+        if core.pool.n_leases and now < deadline:
+            return
+        youngest = max((slot for slot in core.slots if slot.running), key=lambda slot: slot.demand().arrival)
+        self._stalled_since = None
+        assert youngest.task is not None
+        if youngest.phase is Phase.DECODE:
+            youngest.task.answer.truncated = True
+            core.release(youngest, StopReason.LIMIT)
+        else:
+            n_blocks = core.pool.n_blocks
+            core.fail(youngest, PoolExhausted(f"all {n_blocks} blocks of the memory pool are in use"))
+
+
+def _run(slot: Slot, n_rows: int) -> Run:
+    sequence = slot.sequence
+    start = sequence.n_tokens
+    if slot.phase is Phase.DECODE:
+        return Run(slot.next_token, start, sequence.tables, "last")
+    assert slot.task is not None
+    request = slot.task.request
+    tokens = request.prompt[start : start + n_rows]
+    last = start + n_rows == len(request.prompt) and request.n_predict != 0
+    return Run(tokens, start, sequence.tables, "last" if last else "none")
