@@ -18,7 +18,7 @@ import numba
 from platformdirs import user_cache_path
 
 _RUNTIME = Path(__file__).resolve().parents[1]
-_ALSO_COMPILED_IN = ("team.py", "plan/job.py", "memory/layout.py")
+_ALSO_COMPILED_IN = ("team.py", "memory/layout.py")
 _KEPT = 3
 
 

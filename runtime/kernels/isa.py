@@ -21,7 +21,7 @@ biased   codes are w + 128 for w in -128..127. Where `biased_start` is set the b
     generic       widen and multiply                   4
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import llvmlite.binding as llb
@@ -29,6 +29,7 @@ from llvmlite import ir
 from numba.core import config
 
 from runtime.kernels.emit import (
+    I8,
     I16,
     I32,
     Builder,
@@ -161,5 +162,26 @@ def dot4_ir(b: Builder, acc: Value, codes: Value, x: Value, biased: bool = False
     parts = [
         dot(b, part_ir(b, acc, i, n), part_ir(b, codes, 4 * i, 4 * n), part_ir(b, x, 4 * i, 4 * n))
         for i in range(0, acc.type.count, n)
+    ]
+    return concat_ir(b, parts)
+
+
+def lookup16_ir(b: Builder, codebook: Sequence[int], codes: Value) -> Value:
+    """codebook[c] for bytes c in 0..15, values in 0..255."""
+    n = 4 * ISA.lanes
+    name = {64: "llvm.x86.avx512.pshuf.b.512", 32: "llvm.x86.avx2.pshuf.b"}.get(n)
+    if IS_ARM:
+        name = "llvm.aarch64.neon.tbl1.v16i8"
+    elif name is None and "ssse3" in FEATURES:
+        name = "llvm.x86.ssse3.pshuf.b.128"
+    if name is None:
+        found = const(codes.type, 0)
+        for i, value in enumerate(codebook):
+            here = b.icmp_unsigned("==", codes, const(codes.type, i))
+            found = b.select(here, const(codes.type, value), found)
+        return found
+    table = ir.Constant(ir.VectorType(I8, n), list(codebook) * (n // 16))
+    parts = [
+        call_ir(b, name, table.type, [table, part_ir(b, codes, i, n)]) for i in range(0, codes.type.count, n)
     ]
     return concat_ir(b, parts)

@@ -105,6 +105,7 @@ __all__ = [
     "load_bf16_ir",
     "load_f16",
     "load_f32",
+    "load_f32_ir",
     "load_half_ir",
     "load_i8",
     "load_i32",
@@ -164,6 +165,10 @@ I = nb.int64  # noqa: E741 - the address and size type of every kernel
 inline: dict[str, Any] = {"nogil": True, "forceinline": True, "error_model": "numpy"}
 #: options of functions called from Python or from several kernels
 entry: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+
+def load_f32_ir(b: Builder, address: Value) -> Value:
+    return load_ir(b, address, f32v.llvm)
 
 
 def load_half_ir(b: Builder, address: Value, lanes: int = LANES) -> Value:
@@ -247,7 +252,7 @@ ld_bf16, st_bf16 = (
     _storer(types.float32, _as_vector(store_bf16_ir)),
 )
 
-load_f32 = _loader(f32v, lambda b, address: load_ir(b, address, f32v.llvm))
+load_f32 = _loader(f32v, load_f32_ir)
 load_i32 = _loader(i32v, lambda b, address: load_ir(b, address, i32v.llvm))
 load_i8 = _loader(i8v, lambda b, address: load_ir(b, address, i8v.llvm))
 load_f16 = _loader(f32v, load_half_ir)

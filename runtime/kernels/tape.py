@@ -58,13 +58,13 @@ class Op:
 
     @property
     def assembly(self) -> str:
-        """The emitted machine code, for tests that look for an instruction; empty if it came from the cache."""
+        """The emitted machine code, for tests that look for an instruction."""
         _ = self.address
         return str(self._compiled._library.get_asm_str())
 
 
 @intrinsic
-def _call_op(typingctx, fn, args, job, ith, nth, ctl):
+def call_op(typingctx, fn, args, job, ith, nth, ctl):
     def codegen(cx, b, sig, a):
         op = ir.FunctionType(ir.VoidType(), [I64] * 5)
         b.call(b.inttoptr(a[0], op.as_pointer()), a[1:])
@@ -79,7 +79,7 @@ def _walk(job, ith, nth, ctl):
     for i in range(n_ops):
         if atomic_load(ctl + CANCEL) == 0:
             op = tape + 8 * W * i
-            _call_op(ld_i64(op), op + 8, job, ith, nth, ctl)
+            call_op(ld_i64(op), op + 8, job, ith, nth, ctl)
         barrier(ctl, nth)
 
 

@@ -77,14 +77,14 @@ def vtanh(x):
     return select(vlt(size, splat_f32(nb.float32(0.625))), small, large)
 
 
+_GELU_LINEAR = -2 * 0.7978845608028654
+_GELU_CUBIC = _GELU_LINEAR * 0.044715
+
+
 @nb.njit(**inline)
 def vgelu(x):
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as x / (1 + exp(-2 ...)), which is the same."""
-    inner = x * fma(
-        x * x,
-        splat_f32(nb.float32(-2 * 0.7978845608028654 * 0.044715)),
-        splat_f32(nb.float32(-2 * 0.7978845608028654)),
-    )
+    inner = x * fma(x * x, splat_f32(nb.float32(_GELU_CUBIC)), splat_f32(nb.float32(_GELU_LINEAR)))
     return vdiv(x, splat_f32(nb.float32(1.0)) + vexp(inner))
 
 

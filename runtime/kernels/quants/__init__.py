@@ -1,0 +1,1 @@
+"""One file per weight type: its layouts, its step, its packer and decoder, and their entry points."""
