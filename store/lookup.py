@@ -1,0 +1,127 @@
+"""Finding and copying out what is stored of a prompt. Both work inside one short read transaction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from store import branches, chain, parts
+from store.environment import Environment, Txn
+from store.errors import Damaged
+from store.records import BlockRecord
+from store.update import Segment, read_block
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A stored block that serves positions ``256 * index .. 256 * index + n_rows`` of the prompt.
+
+    `n_rows` may be fewer than the record has: a row-prefix of a block is valid. `groups` are the cache groups
+    whose bytes are there.
+    """
+
+    id: bytes
+    index: int
+    n_rows: int
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest restorable prefix: `n_tokens` positions in `blocks`, and `reason`, why it ends there."""
+
+    n_tokens: int
+    blocks: tuple[BlockRef, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Whether the destinations hold verified bytes (then it is true); `reason` says why not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+class Finder:
+    """One look-up. `damaged` collects the ids of records that do not pass their checksum."""
+
+    def __init__(self, environment: Environment, txn: Txn, avoid: Callable[[bytes], bool]) -> None:
+        self._env = environment
+        self._txn = txn
+        self._avoid = avoid
+        self.damaged: list[bytes] = []
+
+    def find(self, root: bytes, elements: bytes) -> Match:
+        """The longest prefix of `elements` below `root` whose bytes are there.
+
+        Whole blocks are found by the hash chain and compared; below the last of them the record with the most
+        common rows decides. Stops hashing at the first block that is not stored.
+        """
+        refs: list[BlockRef] = []
+        parent = root
+        for index, part in enumerate(chain.split(elements)):
+            block = chain.block_id(parent, part)
+            record = self._usable(block)
+            if record is None or record.elements != part or record.is_leaf:
+                return self._end(refs, self._partial(parent, index, part), elements)
+            refs.append(BlockRef(block, index, record.n_rows, record.groups))
+            parent = block
+        return self._end(refs, None, elements)
+
+    def _usable(self, block: bytes) -> BlockRecord | None:
+        if self._avoid(block):
+            return None
+        try:
+            record = read_block(self._env, self._txn, block)
+        except Damaged:
+            self.damaged.append(block)
+            return None
+        return record if record is not None and record.segments else None
+
+    def _partial(self, parent: bytes, index: int, part: bytes) -> BlockRef | None:
+        found = branches.nearest(
+            self._txn, self._env.kid, parent, part, lambda block: self._usable(block) is not None
+        )
+        record = self._usable(found[0]) if found else None
+        if found is None or record is None or record.parent != parent:
+            return None
+        n_rows = chain.common_positions(record.elements, part)
+        return BlockRef(found[0], index, n_rows, record.groups) if n_rows else None
+
+    def _end(self, refs: list[BlockRef], last: BlockRef | None, elements: bytes) -> Match:
+        blocks = (*refs, last) if last else tuple(refs)
+        n_tokens = len(refs) * chain.BLOCK + (last.n_rows if last else 0)
+        if n_tokens * chain.ELEMENT_BYTES == len(elements):
+            reason = "all of it is stored"
+        elif self.damaged:
+            reason = f"what is stored from token {n_tokens} on is damaged"
+        elif last:
+            reason = f"the stored text differs or ends at token {n_tokens}"
+        else:
+            reason = f"nothing is stored from token {n_tokens} on"
+        return Match(n_tokens, blocks, reason)
+
+
+def copy_block(
+    environment: Environment, txn: Txn, ref: BlockRef, wanted: Sequence[Segment], scratch: parts.Bytes
+) -> Loaded:
+    """Fill the destinations in `wanted` with the first bytes of the block's segments.
+
+    A destination may be shorter than what is stored, not longer. Raises `Damaged` when a checksum fails; what
+    is missing or of another layout is an answer, not damage.
+    """
+    record = read_block(environment, txn, ref.id)
+    if record is None:
+        return Loaded(False, f"block {ref.index} was evicted")
+    segments = {segment.group: segment for segment in record.segments}
+    for want in wanted:
+        segment = segments.get(want.group)
+        if segment is None:
+            return Loaded(False, f"block {ref.index} lacks the cache group {want.group}")
+        if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
+            return Loaded(False, f"block {ref.index} has another layout")
+    for want in wanted:
+        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch)
+    return Loaded(True)

@@ -1,0 +1,127 @@
+"""Named saves: a name, the tokens it stands for, and a hold on the blocks that keep their state."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from store import chain
+from store.environment import Environment, Txn
+from store.errors import Damaged, FingerprintMismatch, NameTaken, UnknownName, WriteRefused
+from store.fingerprint import Fingerprint, diff
+from store.lookup import Finder
+from store.records import ManifestRecord, Usage, unseal
+from store.update import Update, read_block, read_usage
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestInfo:
+    """A named save as listed.
+
+    `n_bytes` are held by the save, `bytes_shared` of them by other saves as well. `fingerprint` is the
+    32-byte id, `created_ms` Unix time. `note` and `model` are the caller's words.
+    """
+
+    name: str
+    fingerprint: bytes
+    root: bytes
+    n_tokens: int
+    n_bytes: int
+    bytes_shared: int
+    note: str
+    model: str
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A named save with its tokens, int32 [n_tokens], of which the first `n_restorable` can be restored."""
+
+    info: ManifestInfo
+    tokens: npt.NDArray[np.int32]
+    n_restorable: int
+
+
+def save(
+    update: Update,
+    environment: Environment,
+    name: str,
+    fingerprint: bytes,
+    root: bytes,
+    elements: bytes,
+    note: str,
+    model: str,
+) -> ManifestInfo:
+    """Name the prefix `elements` and hold its blocks; raises `WriteRefused` when not all of it is stored."""
+    n_tokens = len(elements) // chain.ELEMENT_BYTES
+    match = Finder(environment, update.txn, lambda block: False).find(root, elements)
+    if match.n_tokens < n_tokens:
+        raise WriteRefused(f"only {match.n_tokens} of {n_tokens} tokens are stored: {match.reason}")
+    ids = b"".join(ref.id for ref in match.blocks)
+    record = ManifestRecord(fingerprint, root, n_tokens, ids, note, model, update.now_ms)
+    update.put_manifest(name, record)
+    return describe(environment, update.txn, name, record)
+
+
+def rename(update: Update, old: str, new: str) -> None:
+    """Give a save another name; raises `UnknownName` or `NameTaken`."""
+    if update.manifest(new) is not None:
+        raise NameTaken(new)
+    record = update.delete_manifest(old)
+    if record is None:
+        raise UnknownName(old)
+    update.put_manifest(new, record)
+
+
+def describe(environment: Environment, txn: Txn, name: str, record: ManifestRecord) -> ManifestInfo:
+    usages = [read_usage(environment, txn, block) or Usage(0, 0, 0, 0, 0) for block in record.ids]
+    return ManifestInfo(
+        name,
+        record.fingerprint,
+        record.root,
+        record.n_tokens,
+        sum(usage.n_bytes for usage in usages),
+        sum(usage.n_bytes for usage in usages if usage.refs > 1),
+        record.note,
+        record.model,
+        record.created_ms,
+    )
+
+
+def list_all(environment: Environment, txn: Txn) -> tuple[list[ManifestInfo], list[str]]:
+    """All readable saves in the order of their names, and the names of those that are damaged."""
+    found, damaged = [], []
+    for key, value in txn.cursor(db=environment.man):
+        name = bytes(key).decode(errors="replace")
+        try:
+            found.append(describe(environment, txn, name, ManifestRecord.decode(bytes(key), value)))
+        except (Damaged, TypeError):
+            damaged.append(name)
+    return found, damaged
+
+
+def read(environment: Environment, txn: Txn, name: str, expected: Fingerprint | None) -> Manifest:
+    """A save with its tokens. `UnknownName`, `FingerprintMismatch`, or `Damaged` when its tokens are lost."""
+    value = txn.get(name.encode(), db=environment.man)
+    if value is None:
+        raise UnknownName(name)
+    record = ManifestRecord.decode(name.encode(), value)
+    if expected is not None and expected.id != record.fingerprint:
+        made = read_fingerprint(environment, txn, record.fingerprint)
+        raise FingerprintMismatch(name, diff(made, expected) if made else ())
+    elements = b""
+    for block in record.ids:
+        stored = read_block(environment, txn, block)
+        if stored is None:
+            raise Damaged(f"the save {name!r} has lost the text from token {len(elements) // 4} on")
+        elements += stored.elements
+    tokens = chain.decode_tokens(elements[: record.n_tokens * chain.ELEMENT_BYTES])
+    match = Finder(environment, txn, lambda block: False).find(record.root, chain.encode_tokens(tokens))
+    return Manifest(describe(environment, txn, name, record), tokens, match.n_tokens)
+
+
+def read_fingerprint(environment: Environment, txn: Txn, fingerprint: bytes) -> Fingerprint | None:
+    """The readable record of a fingerprint id, None when the store never saw it; raises `Damaged`."""
+    key = b"fp:" + fingerprint
+    value = txn.get(key, db=environment.meta)
+    return None if value is None else Fingerprint.unpack(unseal(key, value)[1])

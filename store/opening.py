@@ -1,0 +1,100 @@
+"""From a directory of unknown condition to an environment that can be used."""
+
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from store import datafile
+from store.environment import Environment
+from store.errors import Damaged, StoreUnusable
+from store.ownership import OwnerLock, refuse_network
+from store.repair import rebuild
+
+DEFAULT_SHARE = 10
+LARGEST_DEFAULT = 32 << 30
+_SOUND, _INCONSISTENT, _BROKEN = 0, 1, 2
+_PROBE_TIMEOUT_S = 120.0
+log = logging.getLogger("store")
+
+
+def prepare_directory(directory: Path, *, allow_network: bool) -> None:
+    """Make the directory, readable by its owner only: it holds conversations. Raises `StoreUnusable`."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+    except OSError as error:
+        raise StoreUnusable(f"cannot use {directory} as a store: {error.strerror}") from None
+    if not allow_network:
+        refuse_network(directory)
+
+
+def default_budget(directory: Path) -> int:
+    """A tenth of the disk, at most 32 GiB."""
+    return min(shutil.disk_usage(directory).total // DEFAULT_SHARE, LARGEST_DEFAULT)
+
+
+def default_min_free(directory: Path) -> int:
+    """Free bytes that writing leaves to others: 1 GiB or 2 % of the disk."""
+    return max(1 << 30, shutil.disk_usage(directory).total // 50)
+
+
+def open_owned(directory: Path, lock: OwnerLock, budget_bytes: int) -> tuple[Environment, int]:
+    """The environment of a directory whose lock is held, and how often it had to be repaired (0 or more).
+
+    A file that is too short is extended before anything maps it; after an unclean stop, or when somebody else
+    changed the file, a child process walks it first. What cannot be used is set aside and the store starts
+    empty: a cache may be lost, a start may not fail for it.
+    """
+    data = directory / "data.mdb"
+    if datafile.is_unused(data):
+        return Environment(directory, create=True, budget_bytes=budget_bytes), 0
+    try:
+        missing = datafile.extend(data)
+        verdict, said = _run_probe(directory) if missing or not lock.was_clean else (_SOUND, "")
+        if verdict == _BROKEN:
+            raise Damaged(said)
+        environment = Environment(directory, budget_bytes=budget_bytes)
+    except Damaged as error:
+        _set_aside(directory, str(error))
+        return Environment(directory, create=True, budget_bytes=budget_bytes), 1
+    environment.clear_stale_readers()
+    if verdict != _INCONSISTENT:
+        return environment, 0
+    lost = environment.write(lambda txn: rebuild(environment, txn))
+    log.error("the store %s was not consistent (%s): rebuilt, %d blocks lost", directory, said, lost)
+    return environment, 1
+
+
+def open_beside(directory: Path) -> Environment:
+    """A read-only environment beside its owner. Raises `StoreUnusable` or `Damaged`."""
+    data = directory / "data.mdb"
+    if not data.exists() or datafile.is_unused(data):
+        raise StoreUnusable(f"there is no store in {directory}")
+    if datafile.missing_bytes(data):
+        raise Damaged(f"{data} is shorter than it should be: start emberd once to repair it")
+    return Environment(directory, read_only=True)
+
+
+def _run_probe(directory: Path) -> tuple[int, str]:
+    """Walk the store in a child process (`store.probe`); return its verdict and what it said in one line."""
+    command = [sys.executable, "-P", "-m", "store.probe", str(directory)]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return _BROKEN, f"no end after {_PROBE_TIMEOUT_S:g} s"
+    if child.returncode in (_SOUND, _INCONSISTENT):
+        return child.returncode, "; ".join(child.stdout.splitlines())
+    if child.returncode < 0:
+        return _BROKEN, f"reading it ended in signal {-child.returncode}"
+    return _BROKEN, (child.stderr.strip().splitlines() or ["unknown"])[-1]
+
+
+def _set_aside(directory: Path, why: str) -> None:
+    """Keep the newest unusable file in quarantine/, out of the way."""
+    quarantine = directory / "quarantine"
+    quarantine.mkdir(mode=0o700, exist_ok=True)
+    (directory / "data.mdb").replace(quarantine / "data.mdb")
+    (directory / "lock.mdb").unlink(missing_ok=True)
+    log.error("the store %s cannot be used (%s): set aside in %s, starting empty", directory, why, quarantine)

@@ -1,0 +1,190 @@
+"""What is written beside the bytes: msgpack arrays, version first, sealed by a checksum.
+
+A sealed value is ``msgpack(array) | xxh3-64``, the sum seeded by the record's key, so that flipped bits and
+swapped records are both found. Fields are only ever appended: an older reader ignores what it does not know.
+"""
+
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any, ClassVar, Self, cast
+
+import msgpack
+import xxhash
+
+from store.chain import BLOCK
+from store.errors import Damaged
+
+MAX_RECORD_BYTES = 1 << 16
+MAX_MANIFEST_BYTES = 1 << 24
+_SEAL_BYTES = 8
+_PAGE = 4096
+_PAGE_HEADER = 16
+_INLINE_LIMIT = 2000
+_SIDE_BYTES = 512
+
+
+def seal(key: bytes, fields_: tuple[Any, ...]) -> bytes:
+    """The stored form of a record under `key`."""
+    body = cast(bytes, msgpack.packb(fields_, use_bin_type=True))
+    return body + xxhash.xxh3_64_digest(body, seed=xxhash.xxh3_64_intdigest(key))
+
+
+def unseal(key: bytes, value: bytes | memoryview, limit: int = MAX_RECORD_BYTES) -> tuple[Any, ...]:
+    """The fields behind `seal`; raises `Damaged`.
+
+    A length beyond `limit` is refused before a byte is touched.
+    """
+    if not _SEAL_BYTES < len(value) <= limit:
+        raise Damaged(f"a record of {len(value)} bytes")
+    body = value[:-_SEAL_BYTES]
+    if xxhash.xxh3_64_digest(body, seed=xxhash.xxh3_64_intdigest(key)) != bytes(value[-_SEAL_BYTES:]):
+        raise Damaged("a record does not match its checksum")
+    try:
+        unpacked = msgpack.unpackb(body, use_list=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Damaged(f"a record is not msgpack: {error}") from None
+    if not isinstance(unpacked, tuple) or not unpacked:
+        raise Damaged("a record is not an array")
+    return unpacked
+
+
+class Record:
+    """Base of the records: a dataclass whose fields follow the version in the array."""
+
+    VERSION: ClassVar[int] = 1
+    LIMIT: ClassVar[int] = MAX_RECORD_BYTES
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(cast(Any, self)))
+
+    def encode(self, key: bytes) -> bytes:
+        return seal(key, (self.VERSION, *self._fields()))
+
+    @classmethod
+    def decode(cls, key: bytes, value: bytes | memoryview) -> Self:
+        """Raises `Damaged`, also for a version that this program does not know."""
+        version, *rest = unseal(key, value, cls.LIMIT)
+        if version != cls.VERSION:
+            raise Damaged(f"a {cls.__name__} of version {version}; this program reads {cls.VERSION}")
+        names = len(fields(cast(Any, cls)))
+        if len(rest) < names:
+            raise Damaged(f"a {cls.__name__} of {len(rest)} fields")
+        return cls(*rest[:names])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """Where one cache group's bytes of a block are and what they sum up to.
+
+    `number` is the group's place in the block's data keys. `part_bytes` is the size of all parts but the
+    last; `sums` holds one xxh3-128 per part; `codec` 0 means raw.
+    """
+
+    group: str
+    layout_id: str
+    number: int
+    n_bytes: int
+    part_bytes: int
+    sums: bytes
+    codec: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord(Record):
+    """A block (256 rows) or a leaf (fewer). `elements` are compared on every hit.
+
+    A record without segments is known but cannot be restored: its bytes were quarantined.
+    `fingerprint` is the first 8 bytes of the id; `created_ms` is Unix time.
+    """
+
+    fingerprint: bytes
+    parent: bytes
+    index: int
+    elements: bytes
+    segments: tuple[SegmentRecord, ...]
+    created_ms: int
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.elements) // 4
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.n_rows < BLOCK
+
+    @property
+    def groups(self) -> frozenset[str]:
+        return frozenset(segment.group for segment in self.segments)
+
+    def _fields(self) -> tuple[Any, ...]:
+        segments = tuple(astuple(segment) for segment in self.segments)
+        return (self.fingerprint, self.parent, self.index, self.elements, segments, self.created_ms)
+
+    @classmethod
+    def decode(cls, key: bytes, value: bytes | memoryview) -> Self:
+        bare = super(BlockRecord, cls).decode(key, value)
+        return replace(bare, segments=tuple(SegmentRecord(*s) for s in cast(Any, bare.segments)))
+
+    def stored_bytes(self) -> int:
+        """What the record costs in the file: whole pages for its parts, plus its rows in the tables."""
+        total = len(self.elements) + _SIDE_BYTES
+        for segment in self.segments:
+            n_parts = len(segment.sums) // 16
+            last = segment.n_bytes - (n_parts - 1) * segment.part_bytes
+            total += (n_parts - 1) * _on_pages(segment.part_bytes) + _on_pages(last)
+        return total
+
+
+def _on_pages(n_bytes: int) -> int:
+    if n_bytes <= _INLINE_LIMIT:
+        return n_bytes
+    return -(-(n_bytes + _PAGE_HEADER) // _PAGE) * _PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Usage(Record):
+    """What eviction knows of a block: `refs` counts saves that hold it, `n_children` records below it."""
+
+    last_used_ms: int
+    hits: int
+    refs: int
+    n_children: int
+    n_bytes: int
+
+    @property
+    def evictable(self) -> bool:
+        return self.refs == 0 and self.n_children == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(Record):
+    """Sums over the whole store, changed in the same transaction as the data.
+
+    `clock_ms` is the latest time ever used, so that a clock set back cannot reorder recency; `sequence`
+    counts commits.
+    """
+
+    live_bytes: int = 0
+    n_blocks: int = 0
+    n_manifests: int = 0
+    pinned_bytes: int = 0
+    clock_ms: int = 0
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRecord(Record):
+    """A named save: the blocks that hold its `n_tokens` tokens; they stay while it lives."""
+
+    LIMIT: ClassVar[int] = MAX_MANIFEST_BYTES
+
+    fingerprint: bytes
+    root: bytes
+    n_tokens: int
+    block_ids: bytes
+    note: str
+    model: str
+    created_ms: int
+
+    @property
+    def ids(self) -> list[bytes]:
+        return [self.block_ids[at : at + 32] for at in range(0, len(self.block_ids), 32)]

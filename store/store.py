@@ -1,0 +1,338 @@
+"""The store as its owner sees it; what happens behind it is in the other modules of this package."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import lmdb
+import numpy as np
+
+from store import chain, manifests, opening
+from store.breaker import FIRST_PAUSE_S, Breaker
+from store.chain import Tokens
+from store.environment import Environment, Txn
+from store.errors import Damaged, StoreClosed, StoreError, UnknownName, WriteRefused
+from store.fingerprint import Fingerprint
+from store.insertion import WriteRequest
+from store.lookup import BlockRef, Finder, Loaded, Match, copy_block
+from store.manifests import Manifest, ManifestInfo
+from store.names import checked_name
+from store.ownership import OwnerLock
+from store.parts import MAX_PART_BYTES
+from store.pins import Pins
+from store.reader import Reader
+from store.records import unseal
+from store.room import Room
+from store.statistics import Counters, State, StoreStatistics
+from store.update import Segment, Update, read_ledger
+from store.writer import Writer
+
+SAVE_TIMEOUT_S = 60.0
+_open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
+class Store:
+    """Blocks of sequence memory and named saves in one directory. Made by `Store.open`.
+
+    Every method may be called from any thread. `lookup`, `load` and `offer` never raise for a reason that
+    lies in the store: they answer with a miss, or settle the offer, and say why.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        lock: OwnerLock | None,
+        *,
+        budget_bytes: int = 0,
+        min_free_bytes: int = 0,
+        queue_bytes: int = 0,
+        retry_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        self._env = environment
+        self._lock = lock
+        self._budget = budget_bytes
+        self._counters = Counters()
+        self._pins = Pins()
+        self._fingerprints: dict[bytes, bytes] = {}
+        self._distrusted: set[bytes] = set()
+        self._scratch = threading.local()
+        self._reader = Reader()
+        self._writer: Writer | None = None
+        if lock is not None:
+            room = Room(environment, budget_bytes, min_free_bytes, self._counters)
+            breaker = Breaker(first_pause_s=retry_s)
+            self._writer = Writer(environment, room, self._pins, self._counters, queue_bytes, breaker)
+        self.digests = StoredDigests(self)
+        _open_stores.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        state_directory: Path,
+        *,
+        budget_bytes: int | None = None,
+        read_only: bool = False,
+        queue_bytes: int = 256 << 20,
+        min_free_bytes: int | None = None,
+        allow_network: bool = False,
+        retry_s: float = FIRST_PAUSE_S,
+    ) -> Self:
+        """Open or create the store in ``state_directory/store``.
+
+        `budget_bytes` bounds what is kept (default: a tenth of the disk, at most 32 GiB), `queue_bytes` what
+        waits to be written; writing stops while the disk has less than `min_free_bytes` left (default: 1 GiB
+        or 2 %). `retry_s` is the first pause after a failed write. With `read_only` a store can be looked at
+        while its owner runs. Takes about a second per GiB after an unclean stop, milliseconds otherwise.
+        Raises `StoreBusy`, `StoreUnusable`, or `Damaged` (read-only).
+        """
+        directory = Path(state_directory) / "store"
+        if read_only:
+            return cls(opening.open_beside(directory), None)
+        opening.prepare_directory(directory, allow_network=allow_network)
+        lock = OwnerLock(directory)
+        try:
+            budget = opening.default_budget(directory) if budget_bytes is None else budget_bytes
+            min_free = opening.default_min_free(directory) if min_free_bytes is None else min_free_bytes
+            environment, repairs = opening.open_owned(directory, lock, budget)
+        except BaseException:
+            lock.release(clean=False)
+            raise
+        store = cls(
+            environment,
+            lock,
+            budget_bytes=budget,
+            min_free_bytes=min_free,
+            queue_bytes=queue_bytes,
+            retry_s=retry_s,
+        )
+        store._counters.add(rebuilt=repairs)
+        return store
+
+    def close(self, deadline: float = 10.0) -> None:
+        """Write what is queued for up to `deadline` seconds, drop the rest, mark a clean stop. Idempotent."""
+        _open_stores.discard(self)
+        self._reader.stop(deadline)
+        clean = self._writer.stop(deadline) if self._writer else False
+        if self._env.close(deadline) and self._lock is not None:
+            self._lock.release(clean=clean)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def register(self, fingerprint: Fingerprint) -> bytes:
+        """The root under which requests with this fingerprint store and find; keeps the readable record.
+
+        Roots must be registered once per process before `offer` and `save_manifest` accept them.
+        """
+        root = fingerprint.root
+        if root not in self._fingerprints:
+            self._fingerprints[root] = fingerprint.id
+            if self._writer:
+                packed = fingerprint.pack()
+                self._writer.post(lambda update: update.put_fingerprint(fingerprint.id, packed))
+        return root
+
+    def lookup(self, root: bytes, tokens: Tokens) -> Match:
+        """The longest prefix of `tokens` (integers [n]) that can be restored, at any length.
+
+        What is found is kept from eviction for 30 s, or until `load`. About 5 ms for 131,072 tokens.
+        """
+        elements = chain.encode_tokens(tokens)
+
+        def body(txn: Txn) -> tuple[Match, list[bytes]]:
+            finder = Finder(self._env, txn, self._distrusted.__contains__)
+            return finder.find(root, elements), finder.damaged
+
+        try:
+            match, damaged = self._env.read(body)
+        except (StoreClosed, lmdb.Error, OSError) as error:
+            self._counters.add(lookups_miss=1)
+            return Match(0, (), str(error))
+        self._pins.hold(ref.id for ref in match.blocks)
+        if damaged and self._writer:
+            self._writer.post(_call_for_repair)
+        whole = match.n_tokens == len(tokens)
+        kind = "lookups_hit" if whole else "lookups_partial" if match.n_tokens else "lookups_miss"
+        self._counters.add(**{kind: 1})
+        return match
+
+    def load(self, ref: BlockRef, destinations: Sequence[Segment]) -> Loaded:
+        """Copy the first bytes of a block's segments into ``destinations[i].data`` and verify them there.
+
+        A destination may be shorter than what is stored: as long as the rows wanted. What fails verification
+        is never found again until it is rewritten. After a failure the destinations hold garbage.
+        """
+        started = time.perf_counter()
+        try:
+            scratch = self._scratch.buffer
+        except AttributeError:
+            scratch = self._scratch.buffer = np.empty(MAX_PART_BYTES, np.uint8)
+        try:
+            loaded = self._env.read(lambda txn: copy_block(self._env, txn, ref, destinations, scratch))
+        except Damaged as error:
+            self._quarantine(ref.id, str(error))
+            return Loaded(False, f"block {ref.index} is damaged: {error}")
+        except (StoreClosed, lmdb.Error, OSError) as error:
+            return Loaded(False, str(error))
+        if loaded:
+            n_bytes = sum(segment.data.size for segment in destinations)
+            elapsed = time.perf_counter() - started
+            self._counters.add(tokens_reused=ref.n_rows, bytes_read=n_bytes, read_seconds=elapsed)
+            self._pins.release(ref.id)
+            if self._writer:
+                self._writer.touch(ref.id)
+        return loaded
+
+    def post(self, call: Callable[[], None]) -> bool:
+        """Run `call` on the store's reader thread; False when the store is closing and it will not run."""
+        return self._reader.post(call)
+
+    def offer(self, request: WriteRequest) -> None:
+        """Lend a prefix for writing. Returns at once; ``request.on_done`` is called exactly once.
+
+        Raises ValueError for a malformed request or an unregistered root; then `on_done` is not called.
+        """
+        request.check()
+        self._require_writer().offer(request, self._known(request.root))
+
+    def flush(self, deadline: float) -> bool:
+        """Wait up to `deadline` seconds until all that was offered is settled; False when it is not."""
+        return self._require_writer().flush(deadline)
+
+    def set_pace(self, mib_per_second: float | None) -> None:
+        """Write no faster than this while something else needs the machine; None for full speed."""
+        self._require_writer().set_pace(mib_per_second)
+
+    def save_manifest(
+        self, name: str, root: bytes, tokens: Tokens, *, note: str = "", model: str = ""
+    ) -> ManifestInfo:
+        """Name a stored prefix and keep its blocks; returns when the save survives a power loss.
+
+        Replaces a save of the same name. All of `tokens` must be stored: offer them before with `why` "save".
+        Raises `InvalidName`, or `WriteRefused` saying how much is stored or why nothing can be written.
+        """
+        name = checked_name(name)
+        elements = chain.encode_tokens(tokens)
+        fingerprint = self._known(root)
+
+        def body(update: Update) -> ManifestInfo:
+            return manifests.save(update, self._env, name, fingerprint, root, elements, note, model)
+
+        return self._require_writer().order(body, SAVE_TIMEOUT_S, sync=True)
+
+    def manifest(self, name: str, expected: Fingerprint | None = None) -> Manifest:
+        """The save of this name with its tokens.
+
+        Raises `InvalidName`, `UnknownName`, `FingerprintMismatch` naming the fields in which it differs from
+        `expected`, or `Damaged`.
+        """
+        name = checked_name(name)
+        return self._env.read(lambda txn: manifests.read(self._env, txn, name, expected))
+
+    def list_manifests(self) -> tuple[ManifestInfo, ...]:
+        """All readable saves by name."""
+        return tuple(self._env.read(lambda txn: manifests.list_all(self._env, txn))[0])
+
+    def delete_manifest(self, name: str) -> None:
+        """Remove a save; its blocks stay as long as there is room. Raises `InvalidName`, `UnknownName`."""
+        name = checked_name(name)
+        if self._require_writer().order(lambda u: u.delete_manifest(name), SAVE_TIMEOUT_S, sync=True) is None:
+            raise UnknownName(name)
+
+    def rename_manifest(self, old: str, new: str) -> None:
+        """Give a save another name. Raises `InvalidName`, `UnknownName` or `NameTaken`."""
+        old, new = checked_name(old), checked_name(new)
+        self._require_writer().order(lambda u: manifests.rename(u, old, new), SAVE_TIMEOUT_S, sync=True)
+
+    def statistics(self) -> StoreStatistics:
+        """Counters and gauges of now; answers also when the store is closed or its file is in trouble."""
+        gauges = replace(self._counters.snapshot(), budget_bytes=self._budget)
+        writer = self._writer
+        if writer is not None:
+            state: State = "off" if writer.is_dead else "degraded" if writer.trouble else "ok"
+            gauges = replace(gauges, state=state, reason=writer.trouble, queue_bytes=writer.queue_bytes)
+        try:
+            ledger = self._env.read(lambda txn: read_ledger(self._env, txn))
+            return replace(
+                gauges,
+                live_bytes=ledger.live_bytes,
+                pinned_bytes=ledger.pinned_bytes,
+                n_blocks=ledger.n_blocks,
+                n_manifests=ledger.n_manifests,
+                file_bytes=self._env.file_bytes(),
+                oldest_reader_s=self._env.oldest_reader_s(),
+            )
+        except (StoreError, lmdb.Error, OSError) as error:
+            return replace(gauges, state="off", reason=gauges.reason or str(error))
+
+    def _known(self, root: bytes) -> bytes:
+        try:
+            return self._fingerprints[root]
+        except KeyError:
+            raise ValueError("the root was not registered") from None
+
+    def _require_writer(self) -> Writer:
+        if self._writer is None:
+            raise WriteRefused("the store is open for reading only")
+        return self._writer
+
+    def _quarantine(self, block: bytes, why: str) -> None:
+        """Trust a block no more from this moment on, and have its bytes dropped."""
+        self._distrusted.add(block)
+        self._counters.add(quarantined=1)
+
+        def body(update: Update) -> None:
+            update.note_quarantine(block, why)
+            update.hollow_block(block)
+            self._distrusted.discard(block)
+
+        if self._writer:
+            self._writer.post(body)
+
+    def _abandon_in_child(self) -> None:
+        self._env.poison()
+        if self._lock:
+            self._lock.abandon()
+
+
+class StoredDigests:
+    """Digests of weight files by their stat tuple, kept in the store (a `fingerprint.DigestCache`)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, key: bytes) -> bytes | None:
+        environment = self._store._env
+
+        def body(txn: Txn) -> bytes | None:
+            value = txn.get(key, db=environment.wid)
+            return None if value is None else bytes(unseal(key, value)[1])
+
+        try:
+            return environment.read(body)
+        except (StoreError, lmdb.Error):
+            return None
+
+    def put(self, key: bytes, digest: bytes) -> None:
+        if self._store._writer:
+            self._store._writer.post(lambda update: update.put_digest(key, digest))
+
+
+def _call_for_repair(update: Update) -> None:
+    raise Damaged("a look-up found a damaged record")
+
+
+def _abandon_stores() -> None:
+    for store in list(_open_stores):
+        store._abandon_in_child()
+
+
+os.register_at_fork(after_in_child=_abandon_stores)

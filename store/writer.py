@@ -1,0 +1,369 @@
+"""The one thread that writes: a bounded queue in front of it, one function per transaction behind it.
+
+Offers are written behind the requests that made them; what cannot be written soon enough is dropped, oldest
+first, and nobody waits. Saves and other orders are waited for by the thread that gives them.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import lmdb
+
+from store.breaker import Breaker
+from store.environment import Environment
+from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
+from store.insertion import Job, Outcome, Progress, WriteRequest, WriteResult, put_next
+from store.pins import Pins
+from store.repair import rebuild
+from store.room import Room
+from store.statistics import Counters
+from store.update import Update, has_block, run_update
+from store.writequeue import Order, WriteQueue
+
+BATCH_BYTES = 16 << 20
+BATCH_S = 0.2
+IDLE_S = 5.0
+TOUCH_S = 30.0
+_MAX_TOUCHES = 100_000
+T = TypeVar("T")
+log = logging.getLogger("store")
+
+
+class Writer:
+    """Owns the right to write. Every public method may be called from any thread."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        room: Room,
+        pins: Pins,
+        counters: Counters,
+        queue_bytes: int,
+        breaker: Breaker,
+    ) -> None:
+        self._env = environment
+        self._room = room
+        self._pins = pins
+        self._counters = counters
+        self._breaker = breaker
+        self._condition = threading.Condition()
+        self._queue = WriteQueue(queue_bytes)
+        self._touches: dict[bytes, tuple[int, int]] = {}
+        self._touched_at = time.monotonic()
+        self._pace: float | None = None
+        self._stop_at: float | None = None
+        self._broken = ""
+        self._is_busy = False
+        self._repairs = 0
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        environment.bind_writer(self._thread)
+        self._thread.start()
+
+    @property
+    def queue_bytes(self) -> int:
+        return self._queue.n_bytes
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self._broken)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is written at present, empty when all is well."""
+        return self._broken or self._breaker.reason
+
+    def set_pace(self, mib_per_second: float | None) -> None:
+        with self._condition:
+            self._pace = mib_per_second
+            self._condition.notify_all()
+
+    def touch(self, block: bytes) -> None:
+        """Note a use of a block; written with a later batch, so a crash may lose it."""
+        now_ms = int(time.time() * 1000)
+        with self._condition:
+            if len(self._touches) < _MAX_TOUCHES:
+                self._touches[block] = (now_ms, self._touches.get(block, (0, 0))[1] + 1)
+
+    def offer(self, request: WriteRequest, fingerprint: bytes) -> None:
+        """Queue a request; it is settled through its `on_done`, possibly before this returns."""
+        job = Job(request, fingerprint, sum(block.n_bytes for block in request.blocks))
+        with self._condition:
+            reason = self.trouble or ("the store is closed" if self._stop_at is not None else "")
+            given_up = [job] if reason else self._queue.push_job(job)
+            self._condition.notify_all()
+        for dropped in given_up:
+            self._settle(dropped, WriteResult(Outcome.DROPPED, reason=reason or "the store's queue is full"))
+
+    def order(self, call: Callable[[Update], T], timeout: float, *, sync: bool = False) -> T:
+        """Run `call` in a transaction after everything queued before, and wait for its commit.
+
+        With `sync` the commit also survives a power loss. Raises what `call` raises, which undoes it, and
+        `WriteRefused` when the store cannot be written or does not answer within `timeout` seconds.
+        """
+        order = Order(call, sync)
+        self._enqueue(order)
+        if not order.done.wait(timeout):
+            raise WriteRefused(f"the store did not answer within {timeout:g} s")
+        if order.error is not None:
+            raise order.error
+        result: T = order.result
+        return result
+
+    def post(self, call: Callable[[Update], Any]) -> None:
+        """Like `order`, but nobody waits and nobody hears of a failure."""
+        try:
+            self._enqueue(Order(call))
+        except StoreError as error:
+            log.debug("a change to the store was not made: %s", error)
+
+    def _enqueue(self, order: Order) -> None:
+        with self._condition:
+            if self._stop_at is not None:
+                raise StoreClosed("the store is closed")
+            if self.trouble:
+                raise WriteRefused(f"the store is read-only: {self.trouble}")
+            self._queue.push_order(order)
+            self._condition.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything offered so far is settled; False when that takes longer than `timeout` s."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._queue and not self._is_busy, timeout)
+
+    def stop(self, deadline: float) -> bool:
+        """Write what is queued for up to `deadline` seconds, drop the rest, end the thread.
+
+        True when the thread ended in good order and its last commit is durable.
+        """
+        with self._condition:
+            if self._stop_at is None:
+                self._stop_at = time.monotonic() + deadline
+            self._condition.notify_all()
+        self._thread.join(deadline + 5.0)
+        return not self._thread.is_alive() and not self.trouble
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            log.exception("the store's writer ended: persistence is off until the next start")
+            self._broken = f"the writer ended: {error!r}"
+        self._drop_all(self._broken or "the store was closed before it could be written")
+
+    def _step(self) -> bool:
+        """One unit of work; False when it is time to end."""
+        work = self._next()
+        try:
+            if isinstance(work, Order):
+                self._guarded(lambda: self._run_order(work), work)
+            elif work:
+                self._guarded(lambda: self._run_jobs(work), None)
+            elif self._stop_at is not None:
+                self._guarded(self._finish, None)
+                return False
+            else:
+                self._idle()
+        finally:
+            with self._condition:
+                self._is_busy = False
+                self._condition.notify_all()
+        return True
+
+    def _next(self) -> Order | list[Job] | None:
+        """The order or the jobs at the head of the queue; None when idle or out of time."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._queue or self._stop_at is not None, IDLE_S)
+            if self._stop_at is not None and time.monotonic() > self._stop_at:
+                return None
+            work = self._queue.head(BATCH_BYTES)
+            self._is_busy = work is not None
+            return work
+
+    def _guarded(self, step: Callable[[], None], order: Order | None) -> None:
+        """Run a step; what goes wrong with the disk or the file ends here, never in a request."""
+        try:
+            step()
+            self._repairs = 0
+            return
+        except Damaged as error:
+            failure: Exception = WriteRefused(f"the store had to be repaired: {error}")
+            self._repair(str(error))
+        except (lmdb.Error, OSError) as error:
+            failure = WriteRefused(f"the store cannot be written: {error}")
+            self._open_breaker(str(error))
+        if order is not None:
+            order.error = failure
+            order.done.set()
+
+    def _run_order(self, order: Order) -> None:
+        try:
+            order.result = run_update(self._env, order.call)
+        except Damaged:
+            raise
+        except (StoreError, ValueError) as error:
+            order.error = error
+        else:
+            if order.sync:
+                self._env.sync()
+        order.done.set()
+
+    def _run_jobs(self, waiting: list[Job]) -> None:
+        """One batch: room is made, blocks are put until 16 MiB or 200 ms, then callers hear of it."""
+        started = time.monotonic()
+        jobs = self._with_room(waiting)
+        progress = [replace(job.progress) for job in jobs]
+        touches = self._take_touches()
+        n_bytes = run_update(self._env, lambda update: self._put_batch(update, jobs, progress, touches))
+        elapsed = time.monotonic() - started
+        self._counters.add(bytes_written=n_bytes, commits=1, commit_seconds=elapsed)
+        for job, reached in zip(jobs, progress, strict=True):
+            job.progress = reached
+            if job.is_complete(reached):
+                self._finish_job(job, job.result())
+        self._breathe(n_bytes, elapsed)
+
+    def _with_room(self, jobs: list[Job]) -> list[Job]:
+        """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
+        for job in jobs:
+            self._pins.hold(block for block, _, _ in job.links)
+        while jobs:
+            missing = [self._missing(job) for job in jobs]
+            reason = self._room.why_never(max(map(sum, missing)))
+            reason = reason or self._room.make(sum(map(_next_batch, missing)), self._pins.__contains__)
+            if not reason:
+                return jobs
+            if len(jobs) == 1:
+                result = replace(jobs[0].result(), outcome=Outcome.FAILED, reason=reason)
+                self._finish_job(jobs[0], result)
+                return []
+            jobs = jobs[:1]
+        return jobs
+
+    def _missing(self, job: Job) -> list[int]:
+        """Sizes of the blocks that are still to be written for `job`."""
+        ahead = job.request.blocks[job.progress.done :]
+        ids = [job.links[block.index][0] for block in ahead]
+        stored = self._env.read(lambda txn: [has_block(self._env, txn, block) for block in ids])
+        return [block.n_bytes for block, there in zip(ahead, stored, strict=True) if not there]
+
+    def _put_batch(
+        self,
+        update: Update,
+        jobs: list[Job],
+        progress: list[Progress],
+        touches: dict[bytes, tuple[int, int]],
+    ) -> int:
+        for block, (used_ms, hits) in touches.items():
+            update.touch(block, used_ms, hits)
+        deadline = time.monotonic() + BATCH_S
+        n_bytes = 0
+        for job, reached in zip(jobs, progress, strict=True):
+            while not job.is_complete(reached):
+                n_bytes += put_next(update, job, reached, self._pins.__contains__)
+                if n_bytes >= BATCH_BYTES or time.monotonic() > deadline:
+                    return n_bytes
+        return n_bytes
+
+    def _take_touches(self) -> dict[bytes, tuple[int, int]]:
+        with self._condition:
+            touches, self._touches = self._touches, {}
+        self._touched_at = time.monotonic()
+        return touches
+
+    def _breathe(self, n_bytes: int, elapsed: float) -> None:
+        """Stay within the pace, unless somebody waits."""
+        with self._condition:
+            if self._pace:
+                pause = n_bytes / (self._pace * (1 << 20)) - elapsed
+                self._condition.wait_for(self._is_urgent, max(0.0, pause))
+
+    def _is_urgent(self) -> bool:
+        return self._stop_at is not None or not self._pace or self._queue.has_order
+
+    def _idle(self) -> None:
+        """Between the requests: see whether a broken disk works again, write down what was used."""
+        now = time.monotonic()
+        if self._breaker.is_open:
+            if now >= self._breaker.retry_at:
+                self._guarded(self._try_again, None)
+        elif self._touches and now - self._touched_at > TOUCH_S:
+            self._guarded(self._write_touches, None)
+
+    def _try_again(self) -> None:
+        run_update(self._env, lambda update: None)
+        self._breaker.succeed()
+        log.warning("the store can be written again")
+
+    def _write_touches(self) -> None:
+        touches = self._take_touches()
+
+        def body(update: Update) -> None:
+            for block, (used_ms, hits) in touches.items():
+                update.touch(block, used_ms, hits)
+
+        run_update(self._env, body)
+
+    def _finish(self) -> None:
+        if not self._breaker.is_open:
+            self._write_touches()
+            self._env.sync()
+
+    def _repair(self, why: str) -> None:
+        self._repairs += 1
+        if self._repairs > 2:
+            self._open_breaker(f"repairing did not help: {why}")
+            return
+        log.error("the store is inconsistent (%s): rebuilding its tables", why)
+        try:
+            lost = self._env.write(lambda txn: rebuild(self._env, txn))
+        except (Damaged, lmdb.Error, OSError) as error:
+            self._open_breaker(f"repair failed: {error}")
+            return
+        self._counters.add(rebuilt=1)
+        log.warning("the store was rebuilt; %d blocks were lost", lost)
+
+    def _open_breaker(self, why: str) -> None:
+        self._breaker.fail(time.monotonic(), why)
+        log.error("the store cannot be written, requests go on without it: %s", why)
+        self._drop_all(why)
+
+    def _drop_all(self, reason: str) -> None:
+        with self._condition:
+            items = self._queue.drain()
+            self._condition.notify_all()
+        for item in items:
+            if isinstance(item, Order):
+                item.error = WriteRefused(f"the store cannot be written: {reason}")
+                item.done.set()
+            else:
+                self._settle(item, WriteResult(Outcome.DROPPED, reason=reason))
+
+    def _finish_job(self, job: Job, result: WriteResult) -> None:
+        with self._condition:
+            self._queue.remove(job)
+        self._settle(job, result)
+
+    def _settle(self, job: Job, result: WriteResult) -> None:
+        if result.outcome is Outcome.DROPPED:
+            self._counters.add(dropped=1)
+        elif result.outcome is Outcome.FAILED:
+            self._counters.add(failed=1)
+        try:
+            job.request.on_done(result)
+        except Exception:
+            log.exception("the owner of an offer failed to take it back")
+
+
+def _next_batch(missing: list[int]) -> int:
+    """Bytes that the next transaction may add for a job: a batch and the block that passes its bound."""
+    total = 0
+    for n_bytes in missing:
+        total += n_bytes
+        if total >= BATCH_BYTES:
+            break
+    return total
