@@ -286,7 +286,7 @@ class Core:
         if not request.cache_prompt:
             slot.sequence.clear()
             slot.sequence = self._empty_sequence(request.root, private=not request.store)
-            self._restored(slot, Restored(0, CacheSource.NONE, CacheReason.DISABLED))
+            self._restored(slot, Restored(0, CacheSource.NONE, str(CacheReason.DISABLED)))
             return
         wanted = Wanted(request.root, request.prompt, len(request.prompt) - 1, private=not request.store)
         self._restore(slot, wanted)

@@ -52,7 +52,7 @@ class Resume:
     candidate: int | None = None
 
     def explain(self) -> str:
-        return self.reason.format(n=self.n)
+        return str(self.reason).format(n=self.n)
 
 
 def resume_point(n_prompt: int, candidates: Sequence[Candidate]) -> Resume:

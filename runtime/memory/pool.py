@@ -104,6 +104,10 @@ class BlockPool:
     def holders(self, block: int) -> int:
         return self._holders[block]
 
+    def leased(self, block: int) -> bool:
+        self._collect()
+        return self._leases[block] > 0
+
     def evictable(self, block: int) -> bool:
         """Only the index refers to it."""
         if self._returned:

@@ -1,0 +1,151 @@
+"""A model whose logits depend on every byte of memory that a real one would read, and the world around it."""
+
+import ctypes
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.engine import Event
+from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
+from runtime.runner import Run
+
+E = TypeVar("E", bound=Event)
+
+ROW_BYTES = (8, 4)
+LAYOUT = MemoryLayout(
+    tuple(GroupLayout(f"g{i}", f"fake-{n}", n * TILE, window=64 * i) for i, n in enumerate(ROW_BYTES))
+)
+EOG = 256
+N_VOCAB = 258
+
+
+def row_of(before: bytes, token: int, position: int, group: int) -> bytes:
+    """The memory row of a position, from the row before it: one wrong row spoils all that follow."""
+    data = before + token.to_bytes(4, "little") + position.to_bytes(4, "little") + bytes([group])
+    return hashlib.blake2b(data, digest_size=ROW_BYTES[group]).digest()
+
+
+def rows_of(tokens: Sequence[int]) -> list[bytes]:
+    """Memory rows of all groups for a whole sequence, computed without any memory: the oracle."""
+    groups = []
+    for group, size in enumerate(ROW_BYTES):
+        before, rows = bytes(size), []
+        for position, token in enumerate(tokens):
+            before = row_of(before, int(token), position, group)
+            rows.append(before)
+        groups.append(b"".join(rows))
+    return groups
+
+
+def logits_of(groups: Iterable[bytes]) -> npt.NDArray[np.float32]:
+    digest = hashlib.blake2b(b"".join(groups), digest_size=16).digest()
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+    logits = generator.normal(0.0, 2.0, N_VOCAB).astype(np.float32)
+    logits[EOG] = -30.0
+    return logits
+
+
+def read_rows(table: npt.NDArray[np.int64], n_rows: int, row_bytes: int) -> bytes:
+    """The first rows of a sequence, out of tiles that hold byte i of 16 positions side by side."""
+    blocks = []
+    for i in range(-(-n_rows // BLOCK)):
+        tiles = _block(int(table[i]), row_bytes)
+        blocks.append(tiles.transpose(0, 2, 1).reshape(BLOCK, row_bytes))
+    return np.concatenate(blocks)[:n_rows].tobytes() if blocks else b""
+
+
+def _block(address: int, row_bytes: int) -> npt.NDArray[np.uint8]:
+    raw = (ctypes.c_uint8 * (BLOCK * row_bytes)).from_address(address)
+    return np.frombuffer(raw, np.uint8).reshape(BLOCK // TILE, row_bytes, TILE)
+
+
+class FakeRunner:
+    """Writes hashes as memory rows through the given addresses and derives logits from all rows it can see."""
+
+    n_vocab = N_VOCAB
+    layout = LAYOUT
+
+    def __init__(self, n_ubatch: int = 512) -> None:
+        self.n_ubatch = n_ubatch
+        self.steps: list[list[tuple[int, int]]] = []
+        self.before_step: Callable[[list[Run]], None] = lambda runs: None
+        self.bias: dict[int, float] = {}
+
+    def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        self.before_step(runs)
+        self.steps.append([(run.start, len(run.tokens)) for run in runs])
+        assert sum(len(run.tokens) for run in runs) <= self.n_ubatch
+        out = []
+        for run in runs:
+            self._write(run)
+        for run in runs:
+            if run.logits == "last":
+                n = run.start + len(run.tokens)
+                out.append(
+                    logits_of(read_rows(t, n, size) for t, size in zip(run.tables, ROW_BYTES, strict=True))
+                )
+                for token, bias in self.bias.items():
+                    out[-1][token] += bias
+        return np.array(out, np.float32).reshape(len(out), N_VOCAB)
+
+    def close(self) -> None: ...
+
+    def _write(self, run: Run) -> None:
+        for group, (table, size) in enumerate(zip(run.tables, ROW_BYTES, strict=True)):
+            before = bytes(size)
+            if run.start:
+                previous = run.start - 1
+                tiles = _block(int(table[previous // BLOCK]), size)
+                before = tiles[previous % BLOCK // TILE, :, previous % TILE].tobytes()
+            for position, token in enumerate(run.tokens.tolist(), run.start):
+                before = row_of(before, token, position, group)
+                tiles = _block(int(table[position // BLOCK]), size)
+                tiles[position % BLOCK // TILE, :, position % TILE] = np.frombuffer(before, np.uint8)
+
+
+class FakeTokenizer:
+    """Token i < 256 is the byte i, or what `spelling` says."""
+
+    eog_ids = frozenset({EOG})
+
+    def __init__(self, spelling: dict[int, bytes] | None = None) -> None:
+        self._spelling = spelling or {}
+
+    def token_bytes(self, id: int, special: bool = False) -> bytes:
+        return self._spelling.get(id, bytes([id]) if id < 256 else b"")
+
+
+LETTERS = FakeTokenizer({i: bytes([97 + i % 26]) for i in range(N_VOCAB) if i != EOG})
+
+
+class Inbox:
+    """Collects delivered events and waits for the last one of a request."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Event]] = []
+        self._arrived = threading.Condition()
+
+    def deliver(self, events: list[Event]) -> None:
+        with self._arrived:
+            self.batches.append(events)
+            self._arrived.notify_all()
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for batch in list(self.batches) for event in batch]
+
+    def wait(self, request_id: int, *kinds: type[E], timeout: float = 20.0) -> E:
+        """The first event of one of `kinds` for the request."""
+
+        def find() -> E | None:
+            return next((e for e in self.events if e.request_id == request_id and isinstance(e, kinds)), None)
+
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: find() is not None, timeout)
+            found = find()
+        assert found is not None
+        return found
