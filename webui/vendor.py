@@ -1,8 +1,8 @@
 """Brings the libraries of the page into `static/vendor/`: ``python -m webui.vendor``.
 
 `static/vendor/vendor.json` names each npm package with its exact version, licence, the integrity of its
-archive and the files taken from it, unchanged, each with its SHA-256. To upgrade, change version and integrity
-there (``npm view NAME@VERSION dist.integrity``) and run this; the diff shows what came in.
+archive and the files taken from it, unchanged, each with its SHA-256. To upgrade, change version and
+integrity there (``npm view NAME@VERSION dist.integrity``) and run this; the diff shows what came in.
 """
 
 import base64

@@ -1,0 +1,201 @@
+// The page: which conversation is on show, which ones are being answered, and what is kept.
+
+import { ApiError, chat, modelName, untilReady } from "./api.js";
+import { Composer } from "./composer.js";
+import { newConversation, openCollection, titleOf } from "./conversations.js";
+import { MessageList } from "./messages.js";
+import { Sidebar } from "./sidebar.js";
+
+const KEEP_EVERY_MS = 1000;
+
+const collection = await openCollection();
+// Conversations by id, while they are on show or being answered: everybody must change the same object.
+const live = new Map();
+// AbortControllers of answers under way, by conversation id.
+const answering = new Map();
+// Deleted ones whose answer may still be under way: they must not be kept again.
+const gone = new WeakSet();
+let shown = newConversation();
+let watching = false;
+
+const composer = new Composer({ onSend: send, onStop: () => answering.get(shown.id)?.abort() });
+const sidebar = new Sidebar({ onOpen: open, onDelete: remove, onNew: () => show(newConversation()) });
+const list = new MessageList(
+  document.getElementById("messages"),
+  document.getElementById("scroller"),
+  regenerate,
+);
+
+if (!collection.persistent) warnOfStorage("This browser keeps nothing for this page: conversations end with it.");
+window.addEventListener("hashchange", () => {
+  const id = location.hash.slice(1);
+  if (id !== shown.id) open(id);
+});
+watchModel();
+await open(location.hash.slice(1));
+
+async function open(id) {
+  const conversation = live.get(id) ?? (id ? await collection.load(id) : undefined);
+  show(conversation ?? newConversation());
+}
+
+function show(conversation) {
+  if (!answering.has(shown.id)) live.delete(shown.id);
+  shown = conversation;
+  live.set(shown.id, shown);
+  const empty = shown.messages.length === 0;
+  document.getElementById("welcome").hidden = !empty;
+  history.replaceState(null, "", empty ? location.pathname + location.search : `#${shown.id}`);
+  list.show(shown.messages, { answering: answering.has(shown.id) });
+  composer.busy = answering.has(shown.id);
+  composer.focus();
+  listConversations();
+}
+
+async function send(text) {
+  const conversation = shown;
+  conversation.messages.push({ role: "user", content: text });
+  conversation.title ||= titleOf(conversation);
+  document.getElementById("welcome").hidden = true;
+  history.replaceState(null, "", `#${conversation.id}`);
+  list.add(conversation.messages.at(-1));
+  await answer(conversation);
+}
+
+async function regenerate() {
+  const conversation = shown;
+  if (answering.has(conversation.id)) return;
+  if (conversation.messages.at(-1)?.role === "assistant") conversation.messages.pop();
+  list.show(conversation.messages, { answering: true });
+  await answer(conversation);
+}
+
+/** Have the last message answered, into a new one that grows on show and in the collection. */
+async function answer(conversation) {
+  const request = requestOf(conversation.messages);
+  const message = { role: "assistant", content: "", finish: "stopped" };
+  const controller = new AbortController();
+  conversation.messages.push(message);
+  answering.set(conversation.id, controller);
+  if (conversation === shown) {
+    list.add(message);
+    settle();
+  }
+  await keep(conversation);
+  listConversations();
+  const paint = onceAFrame(() => list.update(message));
+  let kept = performance.now();
+  try {
+    const onWaiting = (reason) => {
+      watchModel();
+      message.waiting = reason;
+      paint();
+    };
+    for await (const piece of chat(request, { signal: controller.signal, onWaiting })) {
+      delete message.waiting;
+      message.content += piece.text ?? "";
+      if (piece.finish) Object.assign(message, { finish: piece.finish, timings: piece.timings });
+      paint();
+      if (performance.now() - kept > KEEP_EVERY_MS) {
+        kept = performance.now();
+        await keep(conversation);
+      }
+    }
+  } catch (error) {
+    if (!controller.signal.aborted) {
+      message.error = error instanceof ApiError ? error.message : `The page failed: ${error.message}`;
+      if (!(error instanceof ApiError)) console.error(error);
+      watchModel();
+    }
+  }
+  delete message.waiting;
+  answering.delete(conversation.id);
+  await keep(conversation);
+  if (conversation === shown) {
+    list.update(message);
+    settle();
+  } else {
+    live.delete(conversation.id);
+  }
+}
+
+/** What the model is to read: without answers that never came, so the questions around them are one. */
+function requestOf(messages) {
+  const request = [];
+  for (const { role, content } of messages) {
+    if (!content) continue;
+    const previous = request.at(-1);
+    if (previous?.role === role) previous.content += `\n\n${content}`;
+    else request.push({ role, content });
+  }
+  return request;
+}
+
+function settle() {
+  const busy = answering.has(shown.id);
+  list.settle({ answering: busy });
+  composer.busy = busy;
+}
+
+async function remove(id) {
+  const conversation = live.get(id);
+  if (conversation) gone.add(conversation);
+  answering.get(id)?.abort();
+  await collection.remove(id);
+  if (id === shown.id) show(newConversation());
+  else listConversations();
+}
+
+async function keep(conversation) {
+  if (gone.has(conversation)) return;
+  conversation.updated = Date.now();
+  try {
+    await collection.save(conversation);
+  } catch (error) {
+    warnOfStorage(`The browser did not keep this conversation: ${error.message}`);
+  }
+}
+
+function warnOfStorage(text) {
+  const note = document.getElementById("storage-note");
+  note.textContent = text;
+  note.hidden = false;
+}
+
+async function listConversations() {
+  sidebar.show(await collection.list(), shown.id);
+}
+
+/** Show the model's name, or why there is none, until there is one. */
+async function watchModel() {
+  if (watching) return;
+  watching = true;
+  const dot = document.getElementById("model-dot");
+  const name = document.getElementById("model-name");
+  const words = { loading: "the model is loading…", unreachable: "emberd cannot be reached" };
+  try {
+    await untilReady((state) => {
+      dot.dataset.state = "waiting";
+      name.textContent = words[state];
+    });
+    name.textContent = await modelName();
+    dot.dataset.state = "ready";
+  } catch (error) {
+    name.textContent = error.message;
+  } finally {
+    watching = false;
+  }
+}
+
+/** At most one call per painted frame: tokens may come faster than the screen can show them. */
+function onceAFrame(paint) {
+  let due = false;
+  return () => {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => {
+      due = false;
+      paint();
+    });
+  };
+}
