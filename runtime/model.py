@@ -28,7 +28,10 @@ class ModelOptions:
     n_threads: int = 2
     max_runs: int = 4
     max_outputs: int = 4
-    cache_type: str = "f16"
+    key_type: str = "f16"
+    value_type: str = "f16"
+    rotate_k: bool = False
+    rotate_v: bool = False
     overrides: Sequence[str] = ()
 
 
@@ -72,7 +75,10 @@ def load_model(
         file,
         weights,
         arena,
-        PlanOptions(n_ctx, options.n_ubatch, options.max_runs, options.max_outputs, options.cache_type),
+        PlanOptions(
+            n_ctx, options.n_ubatch, options.max_runs, options.max_outputs,
+            options.key_type, options.value_type, options.rotate_k, options.rotate_v,
+        ),
     )
     build(plan)
     layout = plan.finish()

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-ub", "--ubatch-size", type=int, default=512)
     parser.add_argument("-r", "--repetitions", type=int, default=5)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
+    parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
 
 
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     n_ctx = max((p + n + d for p, n, d in tests), default=1)
     options = ModelOptions(
         n_ctx=n_ctx, n_ubatch=args.ubatch_size, n_threads=args.threads, max_runs=1, max_outputs=1,
-        cache_type=args.cache_type_k,
+        key_type=args.cache_type_k,
+        value_type=args.cache_type_v,
     )  # fmt: skip
     model = load_model(args.model, options)
     try:
@@ -100,6 +102,7 @@ def _row(
         "n_threads": args.threads,
         "n_ubatch": args.ubatch_size,
         "type_k": args.cache_type_k,
+        "type_v": args.cache_type_v,
         "n_prompt": p,
         "n_gen": n,
         "n_depth": d,

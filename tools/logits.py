@@ -47,8 +47,6 @@ def read_chunks(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.cache_type_k != args.cache_type_v:
-        raise RuntimeFault("keys and values must have one cache type")
     tokens, chunks = read_tokens(args.tokens), read_chunks(args.chunks)
     n_ubatch = max(1, min(args.ubatch_size, len(tokens)))
     options = ModelOptions(
@@ -57,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         n_threads=args.threads,
         max_runs=1,
         max_outputs=n_ubatch,
-        cache_type=args.cache_type_k,
+        key_type=args.cache_type_k,
+        value_type=args.cache_type_v,
     )
     model = load_model(args.model, options)
     try:

@@ -8,15 +8,43 @@ key block   64 positions inside a partition; one online-softmax update each.
 
 Whether the partitions of a query are computed by one thread one after the other (prefill) or by several threads
 and combined after a barrier (decode over a long context) is a matter of scheduling: the arithmetic is the same.
-Keys outside a row's window contribute an exact zero, so neither the tile a row shares with others nor a skipped
+Keys outside a row's mask contribute an exact zero, so neither the tile a row shares with others nor a skipped
 partition leaves a trace.
 
 Rows of a tile are (query, head in group) pairs of one kv head: row r of a run is query ``r // group``.
+Cache types of plain elements are loaded in place. Others are first decoded, 64 positions at a time, to f32 in
+scratch that several tiles of rows then share; from there on it is the same code.
 Bound: f32 fma in prefill (2 Dk + 2 Dv flops per key and row), memory reads in decode.
 """
 
 import numba as nb
 
+from runtime.kernels.attention_layer import (
+    A_BASE,
+    A_DK,
+    A_DV,
+    A_GET_KEYS,
+    A_GET_VALUES,
+    A_GROUP,
+    A_HEADS,
+    A_K_BYTES,
+    A_KV_HEADS,
+    A_LDO,
+    A_LDX,
+    A_MASK,
+    A_MAX_PARTS,
+    A_OUT,
+    A_PARTIALS,
+    A_SCALE,
+    A_SINKS,
+    A_SOFTCAP,
+    A_TILE,
+    A_V_BYTES,
+    A_WINDOW,
+    A_X,
+    CHUNKED,
+    SYMMETRIC,
+)
 from runtime.kernels.job import RUN_BLOCKS, RUN_LENGTH, RUN_ROW, RUN_START, RUN_TABLE, RUN_WORDS, RUNS
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.kernels.simd import (
@@ -42,7 +70,7 @@ from runtime.kernels.simd import (
     vle,
     vmax,
 )
-from runtime.kernels.tape import JOB_SCRATCH, JOB_VARS, SCRATCH, Op, arg
+from runtime.kernels.tape import JOB_SCRATCH, JOB_VARS, SCRATCH, Op, arg, call_op
 from runtime.kernels.tiles import make_tile_zero, tile_fma_splat, tile_load, tile_store
 from runtime.kernels.vecmath import vexp, vtanh
 from runtime.memory.layout import BLOCK, TILE
@@ -50,6 +78,7 @@ from runtime.team import grab
 
 KEY_BLOCK = 64
 WIDE, NARROW = 8, 4  # rows of a tile: registers hold WIDE x 2 accumulators
+DECODED_TILES = 4  # tiles of rows that share one decoding of a key block
 EMPTY = -1e30  # "no key seen yet"; finite, so that differences stay numbers
 
 
@@ -62,54 +91,79 @@ def mask_range(v, first, last, fill):
     return select(vle(lane, splat_i32(nb.int32(last))), v, other)
 
 
-def make_attend(nq, kv):
-    """One partition, one kv head, `nq` rows: fills o [nq][Dv] (not normalised) and state [nq] of (max, sum)."""
+@nb.njit(**inline)
+def first_key(a, position):
+    """The first position that a query at `position` sees."""
+    mask, window = arg(a, A_MASK), arg(a, A_WINDOW)
+    if window == 0:
+        return nb.int64(0)
+    if mask == CHUNKED:
+        return position // window * window
+    if mask == SYMMETRIC:
+        return max(nb.int64(0), position - window // 2)
+    return max(nb.int64(0), position - window + 1)
+
+
+@nb.njit(**inline)
+def last_key(a, position, run_end):
+    """The last position that a query at `position` sees; `run_end` follows the last one of its run."""
+    if arg(a, A_MASK) != SYMMETRIC:
+        return position
+    window = arg(a, A_WINDOW)
+    return min(run_end - 1, position + window // 2) if window > 0 else run_end - 1
+
+
+@nb.njit(**inline)
+def softmax_row(row, n_tiles, first, last, softcap, state, o, dv):
+    """Turn a row of scores into weights, rescaling what was accumulated before; keys outside [first, last] get 0."""
+    top = splat_f32(nb.float32(EMPTY))
+    for t in range(n_tiles):
+        v = load_f32(row + VB * t)
+        if softcap > 0:
+            v = vtanh(v * splat_f32(nb.float32(1.0) / softcap)) * splat_f32(softcap)
+        v = mask_range(v, first - t * TILE, last - t * TILE, nb.float32(EMPTY))
+        store(row + VB * t, v)
+        top = vmax(top, v)
+    m0 = ld_f32(state)
+    m1 = max(m0, hmax(top))
+    shrink = vexp(splat_f32(m0 - m1))
+    total = splat_f32(nb.float32(0.0))
+    for t in range(n_tiles):
+        p = vexp(load_f32(row + VB * t) - splat_f32(m1))
+        p = mask_range(p, first - t * TILE, last - t * TILE, nb.float32(0.0))
+        store(row + VB * t, p)
+        total = total + p
+    st_f32(state, m1)
+    st_f32(state + 4, fma1(ld_f32(state + 4), hmax(shrink), hsum(total)))
+    for d in range(0, dv, LANES):
+        store(o + 4 * d, load_f32(o + 4 * d) * shrink)
+
+
+def make_key_block(nq, size, load, decoded):
+    """One key block of one kv head for `nq` rows: scores, softmax, values.
+
+    Keys of a 16-position tile lie at ``keys + t * k_step``, its values at ``values + t * v_step``.
+    """
     zero = make_tile_zero(f32v, nq)
-    size, load = kv.size, kv.load
-    ahead = nq <= NARROW  # decode streams the cache from memory
+    ahead = nq <= NARROW and not decoded  # decode streams the cache from memory
 
     @nb.njit(**inline)
-    def scores(q, tile, dk, s, tile_bytes):
+    def scores(q, tile, dk, s, step):
         """s[j][0:32] = the scores of two key tiles."""
         a0, a1 = zero(), zero()
-        second = tile + tile_bytes
+        second = tile + step
         for d in range(dk):
             at = d * LANES * size
             a0 = tile_fma_splat(a0, load(tile + at), q + 4 * d, 4 * dk)
             a1 = tile_fma_splat(a1, load(second + at), q + 4 * d, 4 * dk)
             if ahead:
-                prefetch(tile + 4 * tile_bytes + at)
-                prefetch(second + 4 * tile_bytes + at)
+                prefetch(tile + 4 * step + at)
+                prefetch(second + 4 * step + at)
         tile_store(a0, s, KEY_BLOCK * 4)
         tile_store(a1, s + VB, KEY_BLOCK * 4)
 
     @nb.njit(**inline)
-    def softmax_row(row, n_tiles, first, last, softcap, state, o, dv):
-        """Turn a row of scores into weights, rescaling what was accumulated before."""
-        top = splat_f32(nb.float32(EMPTY))
-        for t in range(n_tiles):
-            v = load_f32(row + VB * t)
-            if softcap > 0:
-                v = vtanh(v * splat_f32(nb.float32(1.0) / softcap)) * splat_f32(softcap)
-            v = mask_range(v, first - t * TILE, last - t * TILE, nb.float32(EMPTY))
-            store(row + VB * t, v)
-            top = vmax(top, v)
-        m0 = ld_f32(state)
-        m1 = max(m0, hmax(top))
-        shrink = vexp(splat_f32(m0 - m1))
-        total = splat_f32(nb.float32(0.0))
-        for t in range(n_tiles):
-            p = vexp(load_f32(row + VB * t) - splat_f32(m1))
-            p = mask_range(p, first - t * TILE, last - t * TILE, nb.float32(0.0))
-            store(row + VB * t, p)
-            total = total + p
-        st_f32(state, m1)
-        st_f32(state + 4, fma1(ld_f32(state + 4), hmax(shrink), hsum(total)))
-        for d in range(0, dv, LANES):
-            store(o + 4 * d, load_f32(o + 4 * d) * shrink)
-
-    @nb.njit(**inline)
-    def add_values(o, values, n_keys, dv, s, tile_bytes):
+    def add_values(o, values, step, n_keys, dv, s):
         """o[j] += weights . values; keys ascending."""
         d = 0
         while d < dv:
@@ -119,14 +173,14 @@ def make_attend(nq, kv):
             if pair:
                 a1 = tile_load(zero(), o + 4 * d + VB, 4 * dv)
             for t in range((n_keys + TILE - 1) // TILE):
-                v = values + t * tile_bytes + d * size
+                v = values + t * step + d * size
                 w = s + VB * t
                 for i in range(min(TILE, n_keys - t * TILE)):
                     a0 = tile_fma_splat(a0, load(v), w + 4 * i, KEY_BLOCK * 4)
                     if pair:
                         a1 = tile_fma_splat(a1, load(v + LANES * size), w + 4 * i, KEY_BLOCK * 4)
                     if ahead:
-                        prefetch(v + 4 * tile_bytes)
+                        prefetch(v + 4 * step)
                     v += dv * size
             tile_store(a0, o + 4 * d, 4 * dv)
             if pair:
@@ -134,28 +188,28 @@ def make_attend(nq, kv):
             d += 2 * LANES
 
     @nb.njit(**inline)
-    def attend(q, block, tile_bytes, dk, dv, n_keys, query0, r0, group, window, softcap, o, state, s):
-        """`query0` is the position of the run's first query relative to the partition's first key."""
+    def key_block(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s):
+        """`k0` is the block's first position, `n_keys` of it exist; row j is query ``start + (r0 + j) // group``."""
+        dk, dv, softcap = arg(a, A_DK), arg(a, A_DV), ld_f32(a + 8 * A_SOFTCAP)
+        n_tiles = (n_keys + TILE - 1) // TILE
+        for t in range(0, n_tiles, 2):
+            scores(q, keys + t * k_step, dk, s + VB * t, k_step)
         for j in range(nq):
-            st_f32(state + 8 * j, nb.float32(EMPTY))
-            st_f32(state + 8 * j + 4, nb.float32(0.0))
-            for d in range(0, dv, LANES):
-                store(o + 4 * (j * dv + d), splat_f32(nb.float32(0.0)))
-        for k0 in range(0, n_keys, KEY_BLOCK):
-            nk = min(KEY_BLOCK, n_keys - k0)
-            n_tiles = (nk + TILE - 1) // TILE
-            tile = block + k0 // TILE * tile_bytes
-            for t in range(0, n_tiles, 2):
-                scores(q, tile + t * tile_bytes, dk, s + VB * t, tile_bytes)
-            for j in range(nq):
-                last = query0 + (r0 + j) // group - k0
-                first = last - window + 1 if window > 0 else nb.int64(0)
-                softmax_row(
-                    s + j * KEY_BLOCK * 4, n_tiles, first, last, softcap, state + 8 * j, o + 4 * j * dv, dv
-                )
-            add_values(o, tile + dk * TILE * size, nk, dv, s, tile_bytes)
+            position = start + (r0 + j) // group
+            first, last = first_key(a, position) - k0, last_key(a, position, run_end) - k0
+            softmax_row(s + j * KEY_BLOCK * 4, n_tiles, first, last, softcap, state + 8 * j, o + 4 * j * dv, dv)
+        add_values(o, values, v_step, n_keys, dv, s)
 
-    return attend
+    return key_block
+
+
+@nb.njit(**inline)
+def clear(o, state, dv):
+    """An empty softmax state (max, sum) with no values."""
+    st_f32(state, nb.float32(EMPTY))
+    st_f32(state + 4, nb.float32(0.0))
+    for d in range(0, 4 * dv, VB):
+        store(o + d, splat_f32(nb.float32(0.0)))
 
 
 @nb.njit(**inline)
@@ -171,52 +225,31 @@ def combine(total, total_state, o, state, dv):
 
 
 @nb.njit(**inline)
-def clear_total(total, total_state, dv):
-    st_f32(total_state, nb.float32(EMPTY))
-    st_f32(total_state + 4, nb.float32(0.0))
-    for d in range(0, 4 * dv, VB):
-        store(total + d, splat_f32(nb.float32(0.0)))
-
-
-@nb.njit(**inline)
-def normalise(total, total_state, out, dv):
-    inverse = splat_f32(nb.float32(1.0) / ld_f32(total_state + 4))
+def finish(a, head, total, total_state, out, dv):
+    """out = values / (sum + weight of the head's sink)"""
+    top, weight = ld_f32(total_state), ld_f32(total_state + 4)
+    keep = splat_f32(nb.float32(1.0))
+    if arg(a, A_SINKS) != 0:
+        sink = ld_f32(arg(a, A_SINKS) + 4 * head)
+        m1 = max(top, sink)
+        keep = vexp(splat_f32(top - m1))
+        weight = fma1(weight, hmax(keep), hmax(vexp(splat_f32(sink - m1))))
+    inverse = keep * splat_f32(nb.float32(1.0) / weight)
     for d in range(0, 4 * dv, VB):
         store(out + d, load_f32(total + d) * inverse)
 
 
 @nb.njit(**inline)
-def gather_rows(x, ldx, row0, r0, n, nq, group, head0, dk, scale, q):
-    """q[j] = scaled query of row r0 + j; rows past n are zero."""
+def gather_rows(a, row0, r0, n, nq, group, head0, q):
+    """q[j] = scaled query of row r0 + j; rows from n on are zero."""
+    dk, scale = arg(a, A_DK), splat_f32(ld_f32(a + 8 * A_SCALE))
     for j in range(nq):
-        src = x + (row0 + (r0 + j) // group) * ldx + (head0 + (r0 + j) % group) * 4 * dk
+        src = arg(a, A_X) + (row0 + (r0 + j) // group) * arg(a, A_LDX) + (head0 + (r0 + j) % group) * 4 * dk
         for d in range(0, 4 * dk, VB):
             v = splat_f32(nb.float32(0.0))
             if j < n:
-                v = load_f32(src + d) * splat_f32(scale)
+                v = load_f32(src + d) * scale
             store(q + 4 * dk * j + d, v)
-
-
-# Words of an attention descriptor (int64 each, the floats as their 32 bits); its address is the op's argument.
-(
-    A_X,  # f32 rows that begin with the query heads [rows][>= heads * Dk]
-    A_LDX,  # their bytes per row
-    A_OUT,  # f32 [rows][heads * Dv]
-    A_LDO,
-    A_BASE,  # offset of the layer in a tile
-    A_TILE,  # bytes of a tile (all layers of the group)
-    A_GROUP,  # index of the cache group
-    A_HEADS,
-    A_KV_HEADS,
-    A_DK,
-    A_DV,
-    A_WINDOW,  # positions a query sees, 0 for all
-    A_SCALE,  # f32
-    A_SOFTCAP,  # f32, 0 for none
-    A_PARTIALS,  # scratch of split runs, see partial_bytes
-    A_MAX_PARTS,  # partitions a sequence can have
-) = range(16)
-A_WORDS = 16
 
 
 def tile_rows(group):
@@ -246,101 +279,149 @@ def partial_at(a, run, kv_head, part):
     return arg(a, A_PARTIALS) + index * rows * (8 + 4 * arg(a, A_DV))
 
 
-@nb.njit(**inline)
-def first_part(a, oldest_query):
-    """First partition that any key of the window of `oldest_query` (a position) lies in."""
-    window = arg(a, A_WINDOW)
-    return max(nb.int64(0), oldest_query - window + 1) // BLOCK if window > 0 else nb.int64(0)
+def make_item(size, load, decoded):
+    """attention of up to `n_tiles` tiles of rows of one kv head over partitions [p0, p1)."""
+    wide, narrow = make_key_block(WIDE, size, load, decoded), make_key_block(NARROW, size, load, decoded)
 
-
-@nb.njit(**inline)
-def attention_item(wide, narrow, kv_bytes, a, run_at, run, h, r0, part, split, tmp):
-    """One tile of rows of one kv head: over all its partitions, or over `part` alone when the run is split."""
-    dk, dv, ldo = arg(a, A_DK), arg(a, A_DV), arg(a, A_LDO)
-    group = arg(a, A_HEADS) // arg(a, A_KV_HEADS)
-    row0, length, start = ld_i64(run_at + 8 * RUN_ROW), ld_i64(run_at + 8 * RUN_LENGTH), ld_i64(run_at + 8 * RUN_START)
-    table = ld_i64(run_at + 8 * (RUN_BLOCKS + arg(a, A_GROUP)))
-    n = min(nb.int64(WIDE), length * group - r0)
-    nq = nb.int64(WIDE) if n > NARROW else nb.int64(NARROW)
-    head_off = arg(a, A_BASE) + h * TILE * (dk + dv) * kv_bytes
-    q = tmp
-    s = q + 4 * WIDE * dk
-    state = s + 4 * WIDE * KEY_BLOCK
-    total_state = state + 8 * WIDE
-    o = total_state + 8 * WIDE
-    total = o + 4 * WIDE * dv
-    gather_rows(arg(a, A_X), arg(a, A_LDX), row0, r0, n, nq, group, h * group, dk, ld_f32(a + 8 * A_SCALE), q)
-    last = start + (r0 + n - 1) // group
-    p0 = part if split else first_part(a, start + r0 // group)
-    p1 = part + 1 if split else last // BLOCK + 1
-    if split:
-        state = partial_at(a, run, h, part) + 8 * r0
-        o = partial_at(a, run, h, part) + 8 * _tile_rows(group) + 4 * dv * r0
-    else:
-        for j in range(nq):
-            clear_total(total + 4 * dv * j, total_state + 8 * j, dv)
-    for p in range(p0, p1):
-        block = ld_i64(table + 8 * p) + head_off
-        n_keys = min(nb.int64(BLOCK), last + 1 - p * BLOCK)
-        if nq == WIDE:
-            wide(q, block, arg(a, A_TILE), dk, dv, n_keys, start - p * BLOCK, r0, group, arg(a, A_WINDOW),
-                 ld_f32(a + 8 * A_SOFTCAP), o, state, s)  # fmt: skip
+    @nb.njit(**inline)
+    def item(a, run_at, run, h, r0, max_rows, p0, p1, split, tmp):
+        dk, dv = arg(a, A_DK), arg(a, A_DV)
+        group = arg(a, A_HEADS) // arg(a, A_KV_HEADS)
+        row0, length = ld_i64(run_at + 8 * RUN_ROW), ld_i64(run_at + 8 * RUN_LENGTH)
+        start = ld_i64(run_at + 8 * RUN_START)
+        run_end = start + length
+        table = ld_i64(run_at + 8 * (RUN_BLOCKS + arg(a, A_GROUP)))
+        n = min(max_rows, length * group - r0)
+        n_tiles = (n + WIDE - 1) // WIDE
+        is_narrow = n <= NARROW
+        nq = nb.int64(NARROW) if is_narrow else n_tiles * WIDE
+        head_off = arg(a, A_BASE) + h * (arg(a, A_K_BYTES) + arg(a, A_V_BYTES))
+        s = tmp
+        state = s + 4 * WIDE * KEY_BLOCK
+        total_state = state + 8 * max_rows
+        q = total_state + 8 * max_rows
+        o = q + 4 * max_rows * dk
+        total = o + 4 * max_rows * dv
+        plain_k = total + 4 * max_rows * dv
+        plain_v = plain_k + 4 * KEY_BLOCK * dk
+        gather_rows(a, row0, r0, n, nq, group, h * group, q)
+        end = last_key(a, start + (r0 + n - 1) // group, run_end) + 1
+        if split:
+            state = partial_at(a, run, h, p0) + 8 * r0
+            o = partial_at(a, run, h, p0) + 8 * _tile_rows(group) + 4 * dv * r0
         else:
-            narrow(q, block, arg(a, A_TILE), dk, dv, n_keys, start - p * BLOCK, r0, group, arg(a, A_WINDOW),
-                   ld_f32(a + 8 * A_SOFTCAP), o, state, s)  # fmt: skip
+            for j in range(nq):
+                clear(total + 4 * dv * j, total_state + 8 * j, dv)
+        for p in range(p0, p1):
+            block = ld_i64(table + 8 * p) + head_off
+            for j in range(nq):
+                clear(o + 4 * dv * j, state + 8 * j, dv)
+            for k0 in range(p * BLOCK, min((p + 1) * BLOCK, end), KEY_BLOCK):
+                n_keys = min(nb.int64(KEY_BLOCK), end - k0)
+                keys = block + (k0 - p * BLOCK) // TILE * arg(a, A_TILE)
+                values = keys + arg(a, A_K_BYTES)
+                k_step = v_step = arg(a, A_TILE)
+                if decoded:
+                    for t in range((n_keys + TILE - 1) // TILE):
+                        call_op(arg(a, A_GET_KEYS), keys + t * k_step, plain_k + t * VB * dk, dk, 0, 0)
+                        call_op(arg(a, A_GET_VALUES), values + t * v_step, plain_v + t * VB * dv, dv, 0, 0)
+                    keys, values, k_step, v_step = plain_k, plain_v, VB * dk, VB * dv
+                if is_narrow:
+                    narrow(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s)
+                else:
+                    for t in range(n_tiles):
+                        wide(a, q + 4 * WIDE * dk * t, keys, k_step, values, v_step, k0, n_keys, start, run_end,
+                             r0 + WIDE * t, group, o + 4 * WIDE * dv * t, state + 8 * WIDE * t, s)  # fmt: skip
+            if not split:
+                for j in range(n):
+                    combine(total + 4 * dv * j, total_state + 8 * j, o + 4 * dv * j, state + 8 * j, dv)
         if not split:
             for j in range(n):
-                combine(total + 4 * dv * j, total_state + 8 * j, o + 4 * dv * j, state + 8 * j, dv)
-    if not split:
-        for j in range(n):
-            head = h * group + (r0 + j) % group
-            dst = arg(a, A_OUT) + (row0 + (r0 + j) // group) * ldo + head * 4 * dv
-            normalise(total + 4 * dv * j, total_state + 8 * j, dst, dv)
+                head = h * group + (r0 + j) % group
+                dst = arg(a, A_OUT) + (row0 + (r0 + j) // group) * arg(a, A_LDO) + head * 4 * dv
+                finish(a, head, total + 4 * dv * j, total_state + 8 * j, dst, dv)
+
+    return item
 
 
 @nb.njit(**inline)
-def attention_op(wide, narrow, kv_bytes, args, job, ith, nth, ctl):
+def run_parts(a, run_at):
+    """Partitions [p0, p1) that any query of a run sees."""
+    length, start = ld_i64(run_at + 8 * RUN_LENGTH), ld_i64(run_at + 8 * RUN_START)
+    end = start + length
+    return first_key(a, start) // BLOCK, last_key(a, end - 1, end) // BLOCK + 1
+
+
+@nb.njit(**inline)
+def attention_op(item, max_rows, args, job, ith, nth, ctl):
+    """Items are (run, kv head, `max_rows` rows), or (run, kv head, rows, partition) where a run is split."""
     a = arg(args, 0)
     runs, run_table = ld_i64(job + JOB_VARS + 8 * RUNS), ld_i64(job + JOB_VARS + 8 * RUN_TABLE)
     tmp = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
     kv_heads = arg(a, A_KV_HEADS)
     group = arg(a, A_HEADS) // kv_heads
-    item = grab(ctl, nth, 1)
+    mine = grab(ctl, nth, 1)
     base = nb.int64(0)
     for run in range(runs):
         run_at = run_table + run * 8 * RUN_WORDS
         length, start = ld_i64(run_at + 8 * RUN_LENGTH), ld_i64(run_at + 8 * RUN_START)
-        tiles = (length * group + WIDE - 1) // WIDE
-        p0, p1 = first_part(a, start), (start + length - 1) // BLOCK + 1
+        end = start + length
+        chunks = (length * group + max_rows - 1) // max_rows
+        p0, p1 = run_parts(a, run_at)
         split = is_split(length, p1 - p0)
         parts = p1 - p0 if split else nb.int64(1)
-        items = kv_heads * tiles * parts
-        while item < base + items:
-            i = item - base
+        while mine < base + kv_heads * chunks * parts:
+            i = mine - base
             h, i = i % kv_heads, i // kv_heads
-            part, tile = p0 + i % parts, tiles - 1 - i // parts  # longest context first
-            attention_item(wide, narrow, kv_bytes, a, run_at, run, h, tile * WIDE, part, split, tmp)
-            item = grab(ctl, nth, 1)
-        base += items
+            r0 = (chunks - 1 - i // parts) * max_rows  # longest context first
+            if split:
+                part = p0 + i % parts
+                item(a, run_at, run, h, r0, max_rows, part, part + 1, True, tmp)
+            else:
+                last_row = min(length * group, r0 + max_rows) - 1
+                q0 = first_key(a, start + r0 // group) // BLOCK
+                q1 = last_key(a, start + last_row // group, end) // BLOCK + 1
+                item(a, run_at, run, h, r0, max_rows, q0, q1, False, tmp)
+            mine = grab(ctl, nth, 1)
+        base += kv_heads * chunks * parts
 
 
-wide_f16, narrow_f16 = make_attend(WIDE, KV_TYPES["f16"]), make_attend(NARROW, KV_TYPES["f16"])
-wide_f32, narrow_f32 = make_attend(WIDE, KV_TYPES["f32"]), make_attend(NARROW, KV_TYPES["f32"])
+item_f16 = make_item(2, KV_TYPES["f16"].load, False)
+item_f32 = make_item(4, KV_TYPES["f32"].load, False)
+item_bf16 = make_item(2, KV_TYPES["bf16"].load, False)
+item_decoded = make_item(4, KV_TYPES["f32"].load, True)
 
 
 @Op
 def attention_f16(args, job, ith, nth, ctl):
     """(descriptor)"""
-    attention_op(wide_f16, narrow_f16, 2, args, job, ith, nth, ctl)
+    attention_op(item_f16, WIDE, args, job, ith, nth, ctl)
 
 
 @Op
 def attention_f32(args, job, ith, nth, ctl):
     """(descriptor)"""
-    attention_op(wide_f32, narrow_f32, 4, args, job, ith, nth, ctl)
+    attention_op(item_f32, WIDE, args, job, ith, nth, ctl)
 
 
-ATTENTION = {"f16": attention_f16, "f32": attention_f32}
+@Op
+def attention_bf16(args, job, ith, nth, ctl):
+    """(descriptor)"""
+    attention_op(item_bf16, WIDE, args, job, ith, nth, ctl)
+
+
+@Op
+def attention_decoded(args, job, ith, nth, ctl):
+    """(descriptor): any pair of cache types"""
+    attention_op(item_decoded, DECODED_TILES * WIDE, args, job, ith, nth, ctl)
+
+
+_DIRECT = {"f16": attention_f16, "f32": attention_f32, "bf16": attention_bf16}
+
+
+def attention(key_type: str, value_type: str) -> Op:
+    """The op for caches of these types."""
+    return _DIRECT.get(key_type, attention_decoded) if key_type == value_type else attention_decoded
 
 
 @Op
@@ -352,22 +433,21 @@ def attention_combine(args, job, ith, nth, ctl):
     total = total_state + VB
     dv, heads = arg(a, A_DV), arg(a, A_HEADS)
     group = heads // arg(a, A_KV_HEADS)
-    item = grab(ctl, nth, 1)
+    mine = grab(ctl, nth, 1)
     base = nb.int64(0)
     for run in range(runs):
         run_at = run_table + run * 8 * RUN_WORDS
-        length, start = ld_i64(run_at + 8 * RUN_LENGTH), ld_i64(run_at + 8 * RUN_START)
-        p0, p1 = first_part(a, start), (start + length - 1) // BLOCK + 1
-        if not is_split(length, p1 - p0):
+        p0, p1 = run_parts(a, run_at)
+        if not is_split(ld_i64(run_at + 8 * RUN_LENGTH), p1 - p0):
             continue
-        while item < base + heads:
-            head = item - base
+        while mine < base + heads:
+            head = mine - base
             r = head % group
-            clear_total(total, total_state, dv)
+            clear(total, total_state, dv)
             for p in range(p0, p1):
                 partial = partial_at(a, run, head // group, p)
                 combine(total, total_state, partial + 8 * _tile_rows(group) + 4 * dv * r, partial + 8 * r, dv)
             out = arg(a, A_OUT) + ld_i64(run_at + 8 * RUN_ROW) * arg(a, A_LDO) + head * 4 * dv
-            normalise(total, total_state, out, dv)
-            item = grab(ctl, nth, 1)
+            finish(a, head, total, total_state, out, dv)
+            mine = grab(ctl, nth, 1)
         base += heads

@@ -1,4 +1,4 @@
-"""Rotary positions, and the store of keys and values into their tiles.
+"""Rotary positions.
 
 The rotation of a step's rows is tabulated once per rope configuration and step: per row ``C[n]`` then ``S[n]`` f32
 (n = rotated dims), arranged so that either pairing is one formula, ``out = x * C + partner(x) * S``:
@@ -14,24 +14,11 @@ import numba as nb
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from runtime.kernels.kvtypes import KV_TYPES
-from runtime.kernels.simd import (
-    LANES,
-    VB,
-    fma,
-    fma1,
-    inline,
-    ld_f32,
-    ld_f64,
-    ld_i64,
-    load_f32,
-    st_f32,
-    store,
-)
+from runtime.kernels.job import ROW_POSITION, ROW_RUN, ROWS, RUN_BLOCKS, RUN_TABLE, RUN_WORDS
+from runtime.kernels.job import ROW_POSITION, ROWS
+from runtime.kernels.simd import LANES, fma, fma1, inline, ld_f32, ld_f64, ld_i64, load_f32, st_f32, store
 from runtime.kernels.tape import JOB_VARS, Op, arg
 from runtime.kernels.vecmath import sincos
-from runtime.memory.layout import BLOCK, TILE
-from runtime.kernels.job import ROW_POSITION, ROW_RUN, ROWS, RUN_BLOCKS, RUN_TABLE, RUN_WORDS
 from runtime.team import grab
 
 NORM, NEOX = 0, 1
@@ -108,61 +95,3 @@ def rotate_neox(x, table, n):
         st_f32(p, fma1(u, c, v * ld_f32(table + 4 * (n + d))))
         st_f32(q, fma1(v, c, u * ld_f32(table + 4 * (n + half + d))))
         d += 1
-
-
-@nb.njit(**inline)
-def rope_store_op(put, put1, size, a, job, ith, nth, ctl):
-    """Rotate the query and key heads of each row in place, then write its keys and values to their tile.
-
-    (x, ldx, heads, kv heads, Dk, Dv, layer offset in a tile, tile bytes, cache group, rope table or 0, its ld,
-    rotated dims, pairing). A row of x is ``q [heads][Dk], k [kv][Dk], v [kv][Dv]`` f32.
-    """
-    x, ldx, heads, kv_heads, dk, dv = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4), arg(a, 5)
-    base, tile_bytes, group = arg(a, 6), arg(a, 7), arg(a, 8)
-    table, ld_table, n_rot, pairing = arg(a, 9), arg(a, 10), arg(a, 11), arg(a, 12)
-    rows, positions = ld_i64(job + JOB_VARS + 8 * ROWS), ld_i64(job + JOB_VARS + 8 * ROW_POSITION)
-    row_run, run_table = ld_i64(job + JOB_VARS + 8 * ROW_RUN), ld_i64(job + JOB_VARS + 8 * RUN_TABLE)
-    while True:
-        j = grab(ctl, nth, 1)
-        if j >= rows:
-            break
-        row = x + j * ldx
-        if table != 0:
-            for h in range(heads + kv_heads):
-                if pairing == NORM:
-                    rotate_norm(row + 4 * h * dk, table + j * ld_table, n_rot)
-                else:
-                    rotate_neox(row + 4 * h * dk, table + j * ld_table, n_rot)
-        position = ld_i64(positions + 8 * j)
-        run_at = run_table + ld_i64(row_run + 8 * j) * 8 * RUN_WORDS
-        block = ld_i64(ld_i64(run_at + 8 * (RUN_BLOCKS + group)) + 8 * (position // BLOCK))
-        within = position % BLOCK
-        tile = block + within // TILE * tile_bytes + base
-        lane = within % TILE
-        k = row + 4 * heads * dk
-        v = k + 4 * kv_heads * dk
-        for h in range(kv_heads):
-            keys = tile + h * TILE * (dk + dv) * size
-            for d in range(dk):
-                put1(keys + (d * TILE + lane) * size, ld_f32(k + 4 * (h * dk + d)))
-            values = keys + (TILE * dk + lane * dv) * size
-            for d in range(0, dv, LANES):
-                put(values + d * size, load_f32(v + 4 * (h * dv + d)))
-
-
-_F16, _F32 = KV_TYPES["f16"], KV_TYPES["f32"]
-put_f16, put1_f16 = _F16.store, _F16.store1
-put_f32, put1_f32 = _F32.store, _F32.store1
-
-
-@Op
-def rope_store_f16(a, job, ith, nth, ctl):
-    rope_store_op(put_f16, put1_f16, 2, a, job, ith, nth, ctl)
-
-
-@Op
-def rope_store_f32(a, job, ith, nth, ctl):
-    rope_store_op(put_f32, put1_f32, 4, a, job, ith, nth, ctl)
-
-
-ROPE_STORE = {"f16": rope_store_f16, "f32": rope_store_f32}

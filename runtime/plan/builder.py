@@ -16,14 +16,18 @@ import numpy.typing as npt
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
 from runtime.kernels import attention as attn
+from runtime.kernels import attention_layer as al
+from runtime.kernels import job
+from runtime.kernels import rows as ops
 from runtime.kernels import rows as ops
 from runtime.kernels.dequant import EMBED
 from runtime.kernels.formats import FORMATS
 from runtime.kernels.job import f32_bits
-from runtime.kernels.kvtypes import KV_TYPES
+from runtime.kernels.kvtypes import KV_TYPES, KVType
 from runtime.kernels.matmul import MATMUL
 from runtime.kernels.quantise import act_bytes
-from runtime.kernels.rope import NEOX, NORM, ROPE_STORE, rope_table
+from runtime.kernels.kvstore import rotate_and_store, rotate_back
+from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.kernels.simd import LANES
 from runtime.kernels.tape import Op
 from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
@@ -34,13 +38,24 @@ from runtime.plan.weights import Weights, padded
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Sizes that a plan is built for. `n_ctx` is the context of one sequence in tokens."""
+    """Sizes that a plan is built for. `n_ctx` is the context of one sequence in tokens.
+
+    `rotate_k` and `rotate_v` Hadamard-rotate heads before they are stored.
+    """
 
     n_ctx: int
     n_ubatch: int
     max_runs: int
     max_outputs: int
-    cache_type: str = "f16"
+    key_type: str = "f16"
+    value_type: str = "f16"
+    rotate_k: bool = False
+    rotate_v: bool = False
+
+    @property
+    def cache(self) -> str:
+        """Everything about the cache types that decides stored bytes."""
+        return f"{self.key_type}{'h' * self.rotate_k}/{self.value_type}{'h' * self.rotate_v}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +92,25 @@ class Rope:
 
 @dataclass(slots=True)
 class CacheGroup:
-    """Layers that share block tables. Layers are appended as the plan meets them."""
+    """Layers that share block tables and a mask. Layers are added as the plan meets them."""
 
     name: str
     index: int
+    mask: int
     window: int
-    kv_type: str
+    cache: str
     tile_bytes: int = 0
-    n_layers: int = 0
     shapes: list[tuple[int, int, int]] = field(default_factory=list)
-    descriptors: list[np.ndarray] = field(default_factory=list)  # type: ignore[type-arg]
-    patches: list[list[int]] = field(default_factory=list)
+    layers: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add_layer(self, layer: npt.NDArray[np.int64], kv_heads: int, dk: int, dv: int, tile_bytes: int) -> None:
+        self.layers.append(layer)
+        self.shapes.append((kv_heads, dk, dv))
+        self.tile_bytes += tile_bytes
 
     def layout(self) -> GroupLayout:
         runs = (f"{len(list(g))}x{s[0]}h{s[1]}k{s[2]}v" for s, g in groupby(self.shapes))
-        layout_id = f"gqa-tile16-v1:{self.kv_type}:{'+'.join(runs)}:w{self.window}"
+        layout_id = f"gqa-tile16-v1:{self.cache}:{'+'.join(runs)}:m{self.mask}w{self.window}"
         return GroupLayout(self.name, layout_id, self.tile_bytes, self.window)
 
 
@@ -113,6 +132,7 @@ class Plan:
         self._buffers: dict[str, Rows] = {}
         self._activations: dict[int, tuple[int, int]] = {}
         self._owner: dict[int, Source] = {}
+        self.cache_functions: list[tuple[npt.NDArray[np.int64], KVType, KVType]] = []
 
     def op(self, op: Op, *params: int) -> None:
         """Append an op; compiles nothing yet."""
@@ -214,40 +234,47 @@ class Plan:
                               f"{'neox' if neox else 'norm'}:{magnitude!r}:{digest}"))  # fmt: skip
         return Rope(out, ld, n, pairing)
 
-    def cache_group(self, name: str, window: int = 0) -> CacheGroup:
-        """A group of layers that see the same window (0: everything)."""
-        group = CacheGroup(name, len(self.groups), window, self.options.cache_type)
+    def cache_group(self, name: str, window: int = 0, mask: int = al.CAUSAL) -> CacheGroup:
+        """A group of layers with the same mask and window (0: no limit)."""
+        group = CacheGroup(name, len(self.groups), mask, window, self.options.cache)
         assert group.index < job.MAX_GROUPS
         self.groups.append(group)
         return group
 
     def attention(
         self, qkv: Rows, group: CacheGroup, heads: int, kv_heads: int, dk: int, dv: int, rope: Rope | None,
-        scale: float, *, softcap: float = 0.0,
+        scale: float, *, softcap: float = 0.0, sinks: str = "",
     ) -> Rows:  # fmt: skip
         """Rotate and store this layer's keys and values, then attend; `qkv` rows are q, k, v heads in a row.
 
-        Returns rows of ``heads * dv``.
+        `sinks` names a tensor of one logit per head. Returns rows of ``heads * dv``.
         """
-        if dk % LANES or dv % LANES or heads % kv_heads:
-            raise UnsupportedModel(f"heads of {dk} and {dv} values, {heads} over {kv_heads}, are not supported")
-        base = group.tile_bytes
-        size = KV_TYPES[group.kv_type].size
-        group.tile_bytes += kv_heads * TILE * (dk + dv) * size
-        group.shapes.append((kv_heads, dk, dv))
-        store = [qkv.address, qkv.ld, heads, kv_heads, dk, dv, base, 0, group.index, rope.address if rope else 0,
-                 rope.ld if rope else 0, rope.n_rot if rope else 0, rope.pairing if rope else 0]  # fmt: skip
-        self.op(ROPE_STORE[group.kv_type], *store)
-        group.patches.append(self.tape[-1])
+        key_type, value_type = KV_TYPES[self.options.key_type], KV_TYPES[self.options.value_type]
+        self._check_heads(heads, kv_heads, dk, dv, key_type, value_type)
         out = self.buffer("attention", heads * dv)
+        k_bytes, v_bytes = TILE * key_type.row_bytes(dk), TILE * value_type.row_bytes(dv)
         max_parts = -(-self.options.n_ctx // BLOCK)
-        partials = self._partials(heads // kv_heads, kv_heads, dv, max_parts)
-        d = self.arena.array((attn.A_WORDS,), np.int64)
-        d[:] = [qkv.address, qkv.ld, out.address, out.ld, base, 0, group.index, heads, kv_heads, dk, dv, group.window,
-                f32_bits(scale), f32_bits(softcap), partials, max_parts]  # fmt: skip
-        group.descriptors.append(d)
-        self.op(attn.ATTENTION[group.kv_type], d.ctypes.data)
-        self.op(attn.attention_combine, d.ctypes.data)
+        rotate = (al.ROTATE_K if self.options.rotate_k else 0) | (al.ROTATE_V if self.options.rotate_v else 0)
+        layer = al.descriptor(self.arena.array((al.A_WORDS,), np.int64), {
+            al.A_X: qkv.address, al.A_LDX: qkv.ld, al.A_OUT: out.address, al.A_LDO: out.ld,
+            al.A_BASE: group.tile_bytes, al.A_GROUP: group.index,
+            al.A_HEADS: heads, al.A_KV_HEADS: kv_heads, al.A_DK: dk, al.A_DV: dv,
+            al.A_MASK: group.mask, al.A_WINDOW: group.window,
+            al.A_SCALE: f32_bits(scale), al.A_SOFTCAP: f32_bits(softcap),
+            al.A_SINKS: self.weights.vector(sinks, widths=[heads]) if sinks else 0,
+            al.A_PARTIALS: self._partials(heads // kv_heads, kv_heads, dv, max_parts), al.A_MAX_PARTS: max_parts,
+            al.A_ROPE: rope.address if rope else 0, al.A_LD_ROPE: rope.ld if rope else 0,
+            al.A_N_ROT: rope.n_rot if rope else 0, al.A_PAIRING: rope.pairing if rope else 0,
+            al.A_ROTATE: rotate, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes,
+        })  # fmt: skip
+        group.add_layer(layer, kv_heads, dk, dv, kv_heads * (k_bytes + v_bytes))
+        self.cache_functions.append((layer, key_type, value_type))
+        at = layer.ctypes.data
+        self.op(rotate_and_store, at)
+        self.op(attn.attention(key_type.name, value_type.name), at)
+        self.op(attn.attention_combine, at)
+        if self.options.rotate_v:
+            self.op(rotate_back, at)
         return out
 
     def output(self, x: Rows, norm: str, head: str, eps: float, *, softcap: float = 0.0) -> None:
@@ -270,10 +297,8 @@ class Plan:
     def finish(self) -> MemoryLayout:
         """Fill in what is known only when every layer has been seen."""
         for group in self.groups:
-            for params in group.patches:
-                params[7] = group.tile_bytes
-            for d in group.descriptors:
-                d[attn.A_TILE] = group.tile_bytes
+            for layer in group.layers:
+                layer[al.A_TILE] = group.tile_bytes
         layout = MemoryLayout(tuple(g.layout() for g in self.groups))
         self.identity += [(f"layout.{g.name}", g.layout_id) for g in layout.groups]
         return layout
@@ -294,6 +319,15 @@ class Plan:
             x.emit(kind, address)
             self._owner[kind] = x
         return address
+
+    def _check_heads(self, heads: int, kv_heads: int, dk: int, dv: int, keys: KVType, values: KVType) -> None:
+        where = self.file.path.name
+        if dk % LANES or dv % LANES or heads % kv_heads:
+            raise UnsupportedModel(f"{where}: heads of {dk} and {dv} values, {heads} over {kv_heads}, are not supported")
+        if dk % keys.block or dv % values.block:
+            raise UnsupportedModel(
+                f"{where}: cache types {keys.name}/{values.name} need heads of a multiple of 32 values, not {dk}/{dv}"
+            )
 
     def _partials(self, group: int, kv_heads: int, dv: int, max_parts: int) -> int:
         need = attn.partial_bytes(self.options.max_runs, kv_heads, group, dv, max_parts)

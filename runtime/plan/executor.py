@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
+from runtime.kernels.attention_layer import A_GET_VALUES, A_PUT_KEY
+from runtime.kernels.kvtypes import KVType
 from runtime.kernels.tape import JOB_VARS, SCRATCH, Op, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.kernels import job
@@ -22,6 +24,10 @@ def compile_ops(ops: Iterable[Op], progress: Callable[[str, float], None] | None
         _ = op.address
     if progress is not None:
         progress("compile", 1.0)
+
+
+def functions(kv: KVType) -> tuple[Op, ...]:
+    return kv.put_key, kv.put_value, kv.get_keys, kv.get_values
 
 
 class PlanRunner:
@@ -50,7 +56,12 @@ class PlanRunner:
         self._runs = arena.array((options.max_runs, job.RUN_WORDS), np.int64)
         self._out_index = arena.array((options.max_outputs,), np.int64)
         self._tape = arena.array((len(plan.tape), W), np.int64)
-        compile_ops(plan.ops, progress)
+        caches = {t for _, *types in plan.cache_functions for t in types}
+        compile_ops([*plan.ops, *(op for t in caches for op in functions(t))], progress)
+        for layer, keys, values in plan.cache_functions:
+            layer[A_PUT_KEY : A_GET_VALUES + 1] = [
+                keys.put_key.address, values.put_value.address, keys.get_keys.address, values.get_values.address
+            ]  # fmt: skip
         for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
             words[0] = op.address
             words[1 : 1 + len(params)] = params

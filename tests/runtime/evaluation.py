@@ -21,7 +21,7 @@ def model(path: Path, *, n_ctx: int, n_threads: int = 2, cache_type: str = "f16"
     """A loaded model whose steps may ask for logits of every row."""
     options = ModelOptions(
         n_ctx=n_ctx, n_ubatch=n_ubatch, n_threads=n_threads, max_runs=max_runs, max_outputs=n_ubatch,
-        cache_type=cache_type,
+        key_type=cache_type, value_type=cache_type,
     )  # fmt: skip
     loaded = load_model(path, options)
     try:

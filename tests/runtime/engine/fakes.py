@@ -24,7 +24,7 @@ N_VOCAB = 258
 
 
 def row_of(before: bytes, token: int, position: int, group: int) -> bytes:
-    """The memory row of a position, from the row before it: one wrong row spoils all that follow."""
+    """The memory row of a position from the row before it: one wrong row spoils all that follow."""
     data = before + token.to_bytes(4, "little") + position.to_bytes(4, "little") + bytes([group])
     return hashlib.blake2b(data, digest_size=ROW_BYTES[group]).digest()
 
@@ -85,9 +85,7 @@ class FakeRunner:
         for run in runs:
             if run.logits == "last":
                 n = run.start + len(run.tokens)
-                out.append(
-                    logits_of(read_rows(t, n, size) for t, size in zip(run.tables, ROW_BYTES, strict=True))
-                )
+                out.append(logits_of(map(read_rows, run.tables, (n, n), ROW_BYTES)))
                 for token, bias in self.bias.items():
                     out[-1][token] += bias
         return np.array(out, np.float32).reshape(len(out), N_VOCAB)

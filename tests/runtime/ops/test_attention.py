@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from runtime.kernels import attention as attn
+from runtime.kernels import attention_layer as al
+from runtime.kernels.kvstore import rotate_and_store, rotate_back
 from runtime.kernels.kvtypes import KV_TYPES
-from runtime.kernels.rope import NEOX, NORM, ROPE_STORE, rope_table
+from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.memory.layout import BLOCK, TILE
 from runtime.kernels.job import f32_bits
 from tests.runtime.ops.harness import Bench, bench
@@ -31,21 +33,30 @@ def reference(q, k, v, positions, scale, window=0, softcap=0.0):
 class Layer:
     """One attention layer over paged memory filled through the store op."""
 
-    def __init__(self, b: Bench, heads: int, kv_heads: int, dk: int, dv: int, n_ctx: int, kind: str = "f16",
-                 window: int = 0, softcap: float = 0.0) -> None:  # fmt: skip
-        self.b, self.heads, self.kv_heads, self.dk, self.dv, self.kind = b, heads, kv_heads, dk, dv, kind
+    def __init__(self, b: Bench, heads: int, kv_heads: int, dk: int, dv: int, n_ctx: int, keys: str = "f16",
+                 values: str = "", window: int = 0, softcap: float = 0.0, mask: int = al.CAUSAL,
+                 sinks: np.ndarray | None = None, rotate: int = 0) -> None:  # fmt: skip
+        self.b, self.heads, self.kv_heads, self.dk, self.dv, self.rotate = b, heads, kv_heads, dk, dv, rotate
         self.width = heads * dk + kv_heads * (dk + dv)
         self.scale = dk**-0.5
-        self.tile_bytes = kv_heads * TILE * (dk + dv) * KV_TYPES[kind].size
+        key_type, value_type = KV_TYPES[keys], KV_TYPES[values or keys]
+        self.op = attn.attention(key_type.name, value_type.name)
+        k_bytes, v_bytes = TILE * key_type.row_bytes(dk), TILE * value_type.row_bytes(dv)
+        self.tile_bytes = kv_heads * (k_bytes + v_bytes)
         self.n_blocks = -(-n_ctx // BLOCK)
         self.out = b.array(np.zeros((512, heads * dv)))
         self.x = b.array(np.zeros((512, self.width)))
-        partials = b.arena.take(attn.partial_bytes(8, kv_heads, heads // kv_heads, dv, self.n_blocks))
-        self.d = b.array(
-            [self.x.ctypes.data, 4 * self.width, self.out.ctypes.data, 4 * heads * dv, 0, self.tile_bytes, 0, heads,
-             kv_heads, dk, dv, window, f32_bits(self.scale), f32_bits(softcap), partials, self.n_blocks],
-            np.int64,
-        )  # fmt: skip
+        self.sinks = None if sinks is None else b.array(sinks)
+        self.d = al.descriptor(b.array(np.zeros(al.A_WORDS), np.int64), {
+            al.A_X: self.x.ctypes.data, al.A_LDX: 4 * self.width, al.A_OUT: self.out.ctypes.data,
+            al.A_LDO: 4 * heads * dv, al.A_TILE: self.tile_bytes, al.A_HEADS: heads, al.A_KV_HEADS: kv_heads,
+            al.A_DK: dk, al.A_DV: dv, al.A_MASK: mask, al.A_WINDOW: window, al.A_SCALE: f32_bits(self.scale),
+            al.A_SOFTCAP: f32_bits(softcap), al.A_SINKS: 0 if self.sinks is None else self.sinks.ctypes.data,
+            al.A_PARTIALS: b.arena.take(attn.partial_bytes(8, kv_heads, heads // kv_heads, dv, self.n_blocks)),
+            al.A_MAX_PARTS: self.n_blocks, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes, al.A_ROTATE: rotate,
+            al.A_PUT_KEY: key_type.put_key.address, al.A_PUT_VALUE: value_type.put_value.address,
+            al.A_GET_KEYS: key_type.get_keys.address, al.A_GET_VALUES: value_type.get_values.address,
+        })  # fmt: skip
 
     def table(self) -> np.ndarray:
         """Blocks scattered in memory, filled with NaN where nothing was stored."""
@@ -62,10 +73,11 @@ class Layer:
             runs.append((row, len(rows), start, [table]))
             row += len(rows)
         self.b.runs(runs)
-        self.b.run(ROPE_STORE[self.kind], self.x.ctypes.data, 4 * self.width, self.heads, self.kv_heads, self.dk,
-                   self.dv, 0, self.tile_bytes, 0, 0, 0, 0, 0)  # fmt: skip
-        self.b.run(attn.ATTENTION[self.kind], self.d.ctypes.data)
+        self.b.run(rotate_and_store, self.d.ctypes.data)
+        self.b.run(self.op, self.d.ctypes.data)
         self.b.run(attn.attention_combine, self.d.ctypes.data)
+        if self.rotate & al.ROTATE_V:
+            self.b.run(rotate_back, self.d.ctypes.data)
         return [self.out[r : r + n].reshape(n, self.heads, self.dv).copy() for r, n, _, _ in runs]
 
     def split(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -86,21 +98,23 @@ def rows(n: int, width: int, seed: int = 0) -> np.ndarray:
 def test_attention_equals_the_reference(heads, kv_heads, dk, dv, window, softcap) -> None:
     n = 700
     with bench() as b:
-        layer = Layer(b, heads, kv_heads, dk, dv, n, "f32", window, softcap)
+        layer = Layer(b, heads, kv_heads, dk, dv, n, "f32", window=window, softcap=softcap)
         x, table = rows(n, layer.width), layer.table()
         got = np.concatenate([layer.step([(x[at : at + 300], at, table)])[0] for at in range(0, n, 300)])
         expected = reference(*layer.split(x), range(n), layer.scale, window, softcap)
     assert np.abs(got - expected).max() < 2e-5
 
 
-@pytest.mark.parametrize("window", [0, 40, 300])
-def test_a_row_has_the_same_bits_in_every_schedule(window: int) -> None:
+@pytest.mark.parametrize(
+    ("caches", "window"), [(("f16",), 0), (("f16",), 40), (("f16",), 300), (("q8_0", "q4_0"), 0), (("q5_1", "f16"), 300)]
+)
+def test_a_row_has_the_same_bits_in_every_schedule(caches: tuple[str, ...], window: int) -> None:
     """Whole, in ragged chunks, one by one (split over partitions), on 1 to 3 threads, beside other runs."""
     n = 600
     results = []
     for n_threads in (1, 2, 3):
         with bench(n_threads) as b:
-            layer = Layer(b, 6, 2, 32, 32, n, "f16", window)
+            layer = Layer(b, 6, 2, 32, 32, n, *caches, window=window)
             x, other = rows(n, layer.width), rows(n, layer.width, seed=1)
             for sizes in ([300], [7, 100, 1], [1]):
                 table, neighbour = layer.table(), layer.table()
@@ -147,8 +161,9 @@ def test_rope_equals_the_reference(pairing: int, n_rot: int) -> None:
         f = b.array(freqs, np.float64)
         out = b.array(np.zeros((4, 2 * n_rot)))
         b.run(rope_table, f.ctypes.data, n_rot // 2, pairing, f32_bits(1.0), out.ctypes.data, 8 * n_rot)
-        b.run(ROPE_STORE["f32"], layer.x.ctypes.data, 4 * layer.width, 1, 1, 64, 16, 0, layer.tile_bytes, 0,
-              out.ctypes.data, 8 * n_rot, n_rot, pairing)  # fmt: skip
+        words = {al.A_ROPE: out.ctypes.data, al.A_LD_ROPE: 8 * n_rot, al.A_N_ROT: n_rot, al.A_PAIRING: pairing}
+        al.descriptor(layer.d, words)
+        b.run(rotate_and_store, layer.d.ctypes.data)
         got = layer.x[:4, :64].copy()
     angle = np.array(positions)[:, None] * freqs
     c, s = np.cos(angle), np.sin(angle)

@@ -1,0 +1,200 @@
+"""Sequences over the pool and the prefix index in any order: counts, contents and findings stay true.
+
+Rows are hashes of the prefix, so that the bytes of any block tell whether they belong where they are found.
+"""
+
+import ctypes
+import hashlib
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from runtime.errors import PoolExhausted
+from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
+from runtime.memory.pool import BlockPool, Lease
+from runtime.memory.prefix import PrefixIndex
+from runtime.memory.sequence import BlockSequence
+
+LAYOUT = MemoryLayout((GroupLayout("rows", "rows", TILE),))
+CAPACITY = 5 * BLOCK
+ROOTS = (b"", b"other")
+
+
+def row_bytes(root: bytes, tokens: np.ndarray) -> np.ndarray:
+    """One byte for each position: a hash of everything up to it (in runs of equal tokens, for speed)."""
+    out = np.zeros(len(tokens), np.uint8)
+    state = hashlib.blake2b(root)
+    edges = [0, *(np.flatnonzero(np.diff(tokens)) + 1).tolist(), len(tokens)]
+    for start, stop in pairwise(edges):
+        if start == stop:
+            continue
+        state.update(int(tokens[start]).to_bytes(4, "little") + start.to_bytes(4, "little"))
+        out[start:stop] = np.frombuffer(state.digest(), np.uint8)[np.arange(start, stop) % 64]
+    return out
+
+
+class Memory(RuleBasedStateMachine):
+    sequences = Bundle("sequences")
+    leases = Bundle("leases")
+
+    @initialize(n_blocks=st.integers(4, 24))
+    def begin(self, n_blocks: int) -> None:
+        self.pool = BlockPool(LAYOUT, n_blocks)
+        self.index = PrefixIndex(self.pool)
+        self.live: list[BlockSequence] = []
+        self.lent: dict[Lease, list[tuple[int, int, bytes]]] = {}
+
+    @rule(target=sequences, root=st.sampled_from(ROOTS), private=st.booleans())
+    def create(self, root: bytes, private: bool) -> BlockSequence:
+        return self._keep(BlockSequence(self.index, root, CAPACITY, private))
+
+    @rule(sequence=sequences, runs=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 300)), max_size=4))
+    def write(self, sequence: BlockSequence, runs: list[tuple[int, int]]) -> None:
+        for token, length in runs:
+            n = min(length, CAPACITY - sequence.n_tokens)
+            before = (sequence.n_tokens, sequence.blocks)
+            try:
+                sequence.reserve(n)
+            except PoolExhausted:
+                assert sequence.n_tokens == before[0]
+                assert len(sequence.blocks) == len(before[1][: -(-before[0] // BLOCK)])
+                return
+            new = np.full(n, token, np.int32)
+            start = sequence.n_tokens
+            rows = row_bytes(sequence.root, np.concatenate((sequence.tokens, new)))
+            for position in range(start, start + n):
+                address = int(sequence.tables[0][position // BLOCK]) + position % BLOCK
+                ctypes.c_uint8.from_address(address).value = int(rows[position])
+            sequence.commit(new)
+
+    @rule(sequence=sequences, keep=st.floats(0, 1))
+    def truncate(self, sequence: BlockSequence, keep: float) -> None:
+        sequence.truncate(int(sequence.n_tokens * keep))
+
+    @rule(sequence=sequences)
+    def publish_tail(self, sequence: BlockSequence) -> None:
+        sequence.publish_tail()
+
+    @rule(sequence=sequences, private=st.booleans())
+    def change_privacy(self, sequence: BlockSequence, private: bool) -> None:
+        sequence.private = private
+        sequence.publish()
+
+    @rule(target=sequences, sequence=sequences)
+    def fork(self, sequence: BlockSequence) -> BlockSequence:
+        return self._keep(sequence.fork())
+
+    @rule(
+        target=sequences,
+        sequence=sequences,
+        keep=st.floats(0, 1),
+        tail=st.integers(0, 2),
+        cut=st.floats(0, 1),
+    )
+    def adopt(self, sequence: BlockSequence, keep: float, tail: int, cut: float) -> BlockSequence:
+        wanted = np.concatenate(
+            (sequence.tokens[: int(sequence.n_tokens * keep)], np.full(40, tail, np.int32))
+        )[:CAPACITY]
+        match = self.index.match(sequence.root, wanted)
+        assert match.n_tokens == self._longest_indexed(sequence.root, wanted)
+        match = match.cut(int(match.n_tokens * cut))
+        found = BlockSequence(self.index, sequence.root, CAPACITY)
+        found.adopt(match, wanted)
+        return self._keep(found)
+
+    @rule(sequence=consumes(sequences))
+    def clear(self, sequence: BlockSequence) -> None:
+        sequence.clear()
+        self.live.remove(sequence)
+
+    @rule(sequence=consumes(sequences))
+    def forget(self, sequence: BlockSequence) -> None:
+        tokens = sequence.tokens.copy()
+        sequence.clear()
+        self.live.remove(sequence)
+        self.index.forget(sequence.root, tokens)
+
+    @rule()
+    def evict(self) -> None:
+        self.index.evict()
+
+    @rule(target=leases, sequence=sequences, keep=st.floats(0, 1))
+    def lease(self, sequence: BlockSequence, keep: float) -> Lease:
+        lease, rows = sequence.lease(int(sequence.n_tokens * keep))
+        self.lent[lease] = [(block, n, self.pool.views(block, n)[0].tobytes()) for block, n in rows]
+        return lease
+
+    @rule(lease=consumes(leases))
+    def release(self, lease: Lease) -> None:
+        lease.release()
+        del self.lent[lease]
+
+    @invariant()
+    def counts_equal_a_recount(self) -> None:
+        held = [0] * self.pool.n_blocks
+        for sequence in self.live:
+            for block in sequence.blocks:
+                held[block] += 1
+        assert held == [self.pool.holders(b) for b in range(self.pool.n_blocks)]
+        indexed = [node.block for node in self.index.nodes()]
+        assert len(set(indexed)) == len(indexed)
+        leased = {block for rows in self.lent.values() for block, _, _ in rows}
+        assert {b for b in range(self.pool.n_blocks) if self.pool.leased(b)} == leased
+        assert self.pool.n_used == len({b for b, n in enumerate(held) if n} | set(indexed) | leased)
+
+    @invariant()
+    def every_sequence_reads_its_own_rows(self) -> None:
+        for sequence in self.live:
+            got = [self.pool.views(block, BLOCK)[0] for block in sequence.blocks]
+            rows = np.concatenate(got)[: sequence.n_tokens] if got else np.zeros(0, np.uint8)
+            assert (rows == row_bytes(sequence.root, sequence.tokens)).all()
+
+    @invariant()
+    def every_node_has_the_rows_of_its_tokens(self) -> None:
+        for node in self.index.nodes():
+            path, root = [node], b""
+            while path[-1].parent is not None:
+                path.append(path[-1].parent)
+            root = path.pop().key
+            tokens = np.concatenate([np.frombuffer(n.key, np.int32) for n in reversed(path)])
+            want = row_bytes(root, tokens)[-node.n_rows :]
+            assert (self.pool.views(node.block, BLOCK)[0][: node.n_rows] == want).all()
+            assert node.n_rows == BLOCK or not node.children
+
+    @invariant()
+    def siblings_are_sorted_and_none_begins_another(self) -> None:
+        for node in self.index.nodes():
+            keys = node.parent.keys
+            assert keys == sorted(keys)
+            assert not any(b.startswith(a) for a, b in pairwise(keys))
+
+    @invariant()
+    def lent_bytes_stand_still(self) -> None:
+        for rows in self.lent.values():
+            for block, n_rows, seen in rows:
+                assert self.pool.views(block, n_rows)[0].tobytes() == seen
+
+    def _keep(self, sequence: BlockSequence) -> BlockSequence:
+        self.live.append(sequence)
+        return sequence
+
+    def _longest_indexed(self, root: bytes, wanted: np.ndarray) -> int:
+        best = 0
+        for node in self.index.nodes():
+            path = [node]
+            while path[-1].parent is not None:
+                path.append(path[-1].parent)
+            if path.pop().key != root:
+                continue
+            tokens = np.concatenate([np.frombuffer(n.key, np.int32) for n in reversed(path)])
+            n = min(len(tokens), len(wanted))
+            different = np.flatnonzero(tokens[:n] != wanted[:n])
+            best = max(best, int(different[0]) if len(different) else n)
+        return best
+
+
+Memory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemory = Memory.TestCase
