@@ -51,8 +51,8 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 $(BIN)/python:
 	@if [ -z '$(PYTHON)' ]; then \
-		echo 'emberd needs Python 3.11 or newer, and this machine has'; \
-		echo "  $$(python3 --version 2>&1 || true)"; \
+		printf 'emberd needs Python 3.11 or newer, and this machine has '; \
+		if command -v python3 >/dev/null; then python3 --version; else echo 'no python3'; fi; \
 		echo 'Install one, or name it: make PYTHON=/path/to/python3.12 run'; exit 1; fi >&2
 	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
 		echo 'Python has no venv module: on Debian and Ubuntu, apt install python3-venv' >&2; exit 1; }
