@@ -45,7 +45,8 @@ def fetch_model(name: str) -> Path:
 
     Two callers at once wait for each other. Raises FetchError, OSError (disk), KeyError (unknown name).
     """
-    return fetch(MODELS[name], cache_folder(), Console(stderr=True, highlight=False, soft_wrap=True))
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    return fetch(MODELS[name], cache_folder(), console)
 
 
 def fetch(model: Model, folder: Path, console: Console) -> Path:
