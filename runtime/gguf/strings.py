@@ -26,6 +26,10 @@ class StringArray(Sequence[str]):
         self.raw = raw
         self.starts = starts
 
+    @classmethod
+    def empty(cls) -> "StringArray":
+        return cls(b"", np.zeros(1, np.int64))
+
     def __len__(self) -> int:
         return len(self.starts) - 1
 

@@ -9,9 +9,6 @@ from runtime.tokenizers import utf8
 from runtime.tokenizers.special import SpecialSplitter, StripRules, resolve_special
 from runtime.tokenizers.vocabulary import TokenType, Vocabulary
 
-SPACE = b"\xe2\x96\x81"
-"""U+2581, which stands for a space in vocabularies that are not byte-level."""
-
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 _CLEAN = (
     (re.compile(rb" (?=[?!.,])"), b""),
@@ -159,13 +156,3 @@ class Tokenizer(ABC):
     @abstractmethod
     def _spell(self, text: bytes, kind: int) -> bytes:
         """Bytes of a normal, unused or byte token."""
-
-
-def byte_of(text: bytes) -> int | None:
-    """The byte of a token like ``<0x0A>``."""
-    if len(text) == 6 and text.startswith(b"<0x") and text.endswith(b">"):
-        try:
-            return int(text[3:5], 16)
-        except ValueError:
-            return None
-    return None

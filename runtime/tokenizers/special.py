@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from runtime.tokenizers.matching import TokenMatcher
 from runtime.tokenizers.vocabulary import TokenType, Vocabulary
 
 _DEEPSEEK = "<\uff5c{}\uff5c>"
@@ -51,9 +52,6 @@ def resolve_special(vocab: Vocabulary) -> frozenset[int]:
         if role not in vocab.special and (candidates := _present(vocab, texts)):
             vocab.special[role] = candidates[0]
             vocab.types[candidates[0]] = TokenType.CONTROL
-    for id, kind in enumerate(vocab.types):
-        if kind == TokenType.CONTROL and b"unused" in vocab.tokens[id]:
-            vocab.types[id] = TokenType.UNUSED
 
     eog = {vocab.special[role] for role in ("fim_pad", "fim_rep", "fim_sep") if role in vocab.special}
     for found in _present(vocab, _EOG):
@@ -72,15 +70,14 @@ def _present(vocab: Vocabulary, texts: str) -> list[int]:
 
 def _undo_for_tool_formats(vocab: Vocabulary, eog: set[int]) -> None:
     """Formats in which a usual end marker only ends a part of the answer."""
-    ids = vocab.ids
-    end = ids.get(b"<|end|>")
-    if end is not None and (
-        {b"<|return|>", b"<|call|>"} <= ids.keys() or {b"<|calls|>", b"<|flush|>"} <= ids.keys()
-    ):
+    texts = {vocab.tokens[id]: id for id in eog}
+    calls = texts.keys() & {b"<|call|>", b"<|calls|>"}
+    ends = texts.keys() & {b"<|return|>", b"<|flush|>"}
+    if calls and ends and (end := texts.get(b"<|end|>")) is not None:
         eog.discard(end)
         vocab.types[end] = TokenType.USER_DEFINED
-    sentence_end = ids.get(b"</s>")
-    if sentence_end is not None and (b"<|tool_response>" in ids or b"<|plamo:eos|>" in ids):
+    plain = texts.keys() & {b"<|tool_response>", b"<|plamo:eos|>"}
+    if plain and (sentence_end := texts.get(b"</s>")) is not None:
         eog.discard(sentence_end)
         vocab.types[sentence_end] = TokenType.NORMAL
 
@@ -141,7 +138,7 @@ class SpecialSplitter:
                 spans.append(self._take(text, taken, start, end, id))
             for start in demoted:
                 if (shorter := finder.shorter(text, start, length)) is not None:
-                    waiting.setdefault(shorter[1], []).append((shorter[0], start))
+                    waiting.setdefault(shorter[0], []).append((shorter[1], start))
         return sorted(spans)
 
     def _take(self, text: bytes, taken: bytearray, start: int, end: int, id: int) -> tuple[int, int, int]:
@@ -156,18 +153,13 @@ class SpecialSplitter:
 
 
 class _Finder:
-    """Finds where tokens of a fixed set can begin, by their first two bytes."""
+    """Finds where tokens of a fixed set begin, by their first two bytes and then exactly."""
 
     def __init__(self, tokens: dict[bytes, int]) -> None:
-        self._tokens = tokens
-        self._lengths: dict[bytes, list[int]] = {}
+        self._matcher = TokenMatcher(tokens.items())
+        second: dict[bytes, set[bytes]] = {}
         for token in tokens:
-            self._lengths.setdefault(token[:2], []).append(len(token))
-        for head, lengths in self._lengths.items():
-            self._lengths[head] = sorted({*lengths, *self._lengths.get(head[:1], ())}, reverse=True)
-        second: dict[bytes, list[bytes]] = {}
-        for head in self._lengths:
-            second.setdefault(head[:1], []).append(head[1:])
+            second.setdefault(token[:1], set()).add(token[1:2])
         branches = [
             re.escape(first) + (b"" if b"" in rest else b"[" + b"".join(map(re.escape, rest)) + b"]")
             for first, rest in second.items()
@@ -179,19 +171,15 @@ class _Finder:
         found: dict[int, list[tuple[int, int]]] = {}
         if self._start is None:
             return found
-        search = self._start.search
+        search, longest = self._start.search, self._matcher.longest
         match = search(text)
         while match is not None:
             start = match.start()
-            if (longest := self.shorter(text, start, len(text) - start + 1)) is not None:
-                found.setdefault(longest[1], []).append((longest[0], start))
+            if (token := longest(text, start)) is not None:
+                found.setdefault(token[0], []).append((token[1], start))
             match = search(text, start + 1)
         return found
 
-    def shorter(self, text: bytes, start: int, limit: int) -> tuple[int, int] | None:
-        """(id, length) of the longest token at `start` that is shorter than `limit` bytes."""
-        lengths = self._lengths.get(text[start : start + 2]) or self._lengths.get(text[start : start + 1])
-        for length in lengths or ():
-            if length < limit and (id := self._tokens.get(text[start : start + length])) is not None:
-                return id, length
-        return None
+    def shorter(self, text: bytes, start: int, length: int) -> tuple[int, int] | None:
+        """(length, id) of the longest token at `start` that is shorter than `length`."""
+        return self._matcher.longest(text, start, length)

@@ -8,6 +8,9 @@ import numpy as np
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile, StringArray
 
+SPACE = b"\xe2\x96\x81"
+"""U+2581, which stands for a space in vocabularies that are not byte-level."""
+
 
 class TokenType(IntEnum):
     """What a token is for; the value is its number in the file."""
@@ -53,6 +56,7 @@ _KEYS = {
 class Vocabulary:
     """Tokens of a model. `tokens[id]` are exact bytes, `types[id]` its TokenType, `ids` the inverse.
 
+    Types are corrected by `special.resolve_special`; `file_types` stay as the file has them.
     `special` maps roles (bos, eos, fim_pre, ...) to ids. `scores` float32 [n] may be missing.
     """
 
@@ -68,7 +72,8 @@ class Vocabulary:
         self.ids = dict(zip(self.tokens, range(n), strict=True))
         if len(self.ids) != n:
             raise ModelError(f"{model.path}: two tokens have the same text: {_duplicate(self.tokens)!r:.60}")
-        self.types = _types(model, n)
+        self.file_types = _types(model, n)
+        self.types = bytearray(self.file_types)
         self.scores = _numbers(model, "tokenizer.ggml.scores", n)
         self.special = _special_ids(model, defaults, n)
 
@@ -92,12 +97,12 @@ def _numbers(model: ModelFile, key: str, n: int) -> np.ndarray[tuple[int], np.dt
     return values
 
 
-def _types(model: ModelFile, n: int) -> bytearray:
+def _types(model: ModelFile, n: int) -> bytes:
     values = _numbers(model, tokenizer_key("token_type"), n)
     if values is None:
-        return bytearray([TokenType.NORMAL]) * n
+        return bytes([TokenType.NORMAL]) * n
     known = np.isin(values, list(TokenType))
-    return bytearray(np.where(known, values, TokenType.NORMAL).astype(np.uint8).tobytes())
+    return np.where(known, values, TokenType.NORMAL).astype(np.uint8).tobytes()
 
 
 def _special_ids(model: ModelFile, defaults: KindDefaults, n: int) -> dict[str, int]:
@@ -121,3 +126,26 @@ def kind_of(model: ModelFile) -> str:
     if kind is None:
         raise UnsupportedModel(f"{model.path}: has no tokenizer (tokenizer.ggml.model is missing)")
     return kind
+
+
+def byte_of(text: bytes) -> int | None:
+    """The byte of a token like ``<0x0A>``."""
+    if len(text) == 6 and text.startswith(b"<0x") and text.endswith(b">"):
+        try:
+            return int(text[3:5], 16)
+        except ValueError:
+            return None
+    return None
+
+
+def byte_token_ids(vocab: Vocabulary) -> list[int | None]:
+    """For each byte the id of its token ``<0xNN>``, or of the byte itself."""
+    return [vocab.ids.get(b"<0x%02X>" % byte, vocab.ids.get(bytes([byte]))) for byte in range(256)]
+
+
+def spell_piece(text: bytes, kind: int) -> bytes:
+    """Bytes of a normal, unused or byte token of a vocabulary that writes spaces as U+2581."""
+    if kind == TokenType.BYTE:
+        byte = byte_of(text)
+        return text if byte is None else bytes([byte])
+    return text.replace(SPACE, b" ") if kind == TokenType.NORMAL else b""
