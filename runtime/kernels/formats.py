@@ -4,7 +4,24 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from runtime.kernels.quantise import block_size
-from runtime.kernels.quants import bf16, f16, f32, q4_0, q4_1, q5_0, q5_1, q8_0
+from runtime.kernels.quants import (
+    bf16,
+    f16,
+    f32,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+)
 from runtime.kernels.simd import LANES
 
 
@@ -62,5 +79,13 @@ FORMATS: dict[str, Format] = {
         "Q5_0": q5_0,
         "Q5_1": q5_1,
         "Q8_0": q8_0,
+        "Q2_K": q2_k,
+        "Q3_K": q3_k,
+        "Q4_K": q4_k,
+        "Q5_K": q5_k,
+        "Q6_K": q6_k,
+        "IQ4_NL": iq4_nl,
+        "IQ4_XS": iq4_xs,
+        "MXFP4": mxfp4,
     }.items()
 }

@@ -64,3 +64,12 @@ def decode_nibbles_and_bits(q, bits, dst, d, zero, m):
         low, high = (c & 15) | (((bits >> j) & 1) << 4), (c >> 4) | (((bits >> (16 + j)) & 1) << 4)
         st_f32(dst + 4 * j, d * nb.float32(low - zero) + m)
         st_f32(dst + 4 * (16 + j), d * nb.float32(high - zero) + m)
+
+
+@nb.njit(**inline)
+def decode_codebook(q, dst, d, codebook):
+    """32 weights d*codebook[c] from 16 bytes of nibbles as in `decode_nibbles`."""
+    for j in range(16):
+        c = nb.int64(ld_u8(q + j))
+        st_f32(dst + 4 * j, d * nb.float32(codebook[c & 15]))
+        st_f32(dst + 4 * (16 + j), d * nb.float32(codebook[c >> 4]))
