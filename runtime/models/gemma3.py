@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.gguf import ModelFile
 from runtime.models import rope
 from runtime.models.hyper import Decoder
@@ -42,10 +44,11 @@ class Hyper:
 
 def local_layers(f: ModelFile, n_layer: int) -> tuple[bool, ...]:
     """Which layers are windowed: by a period (the last of each is global) or by an array of flags per layer."""
-    pattern = f.get_ints(f.arch_key("attention.sliding_window_pattern"), n_layer, default=6)
-    if f.is_array(f.arch_key("attention.sliding_window_pattern")):
-        return tuple(bool(flag) for flag in pattern)
-    return tuple(i % pattern[0] < pattern[0] - 1 for i in range(n_layer)) if pattern[0] > 0 else (False,) * n_layer
+    key = f.arch_key("attention.sliding_window_pattern")
+    if isinstance(f.metadata.get(key), np.ndarray):
+        return tuple(bool(flag) for flag in f.get_ints(key, n_layer))
+    period = f.get_int(key, default=6)
+    return tuple(period > 0 and i % period < period - 1 for i in range(n_layer))
 
 
 def attention(p: Plan, h: Hyper, layer: int, x: Rows, rotation: Rope, cache: CacheGroup) -> None:
