@@ -7,10 +7,10 @@ import llvmlite.binding as llb
 from llvmlite import ir
 from numba.core import cgutils
 
-# numba inlines functions whose machine code exists already, and generating it has rewritten their IR: LLVM sinks
-# address arithmetic next to its use as an offset from one of the summands taken for a pointer. Once inlined, that
-# summand may turn out to be the constant 0, and a load at an offset from null is undefined: the optimiser deletes
-# the whole kernel. Addresses here are integers, so they stay integers.
+# numba inlines functions whose machine code exists already, and generating it has rewritten their IR: LLVM
+# sinks address arithmetic next to its use as an offset from one of the summands, taken for a pointer. Once
+# inlined, that summand may turn out to be the constant 0, and a load at an offset from null is undefined: the
+# optimiser then deletes the whole kernel. Addresses here are integers, so they stay integers.
 llb.set_option("emberd", "-addr-sink-using-gep=false")
 
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))

@@ -21,9 +21,11 @@ from runtime.kernels.atomics import atomic_add, atomic_load, atomic_store, atomi
 from runtime.kernels.emit import (
     F16,
     F32,
+    F64,
     I8,
     I16,
     I32,
+    I64,
     Builder,
     Value,
     bytes_ir,
@@ -73,6 +75,7 @@ __all__ = [
     "atomic_swap",
     "bits_f32",
     "bits_i32",
+    "bits_of_f64",
     "const",
     "cpu_pause",
     "dot4",
@@ -80,12 +83,14 @@ __all__ = [
     "entry",
     "f32_from_bits",
     "f32v",
+    "f64_from_bits",
     "fma",
     "fma1",
     "fma1_f64",
     "fma_ir",
     "high_nibbles",
     "hmax",
+    "hmin",
     "hsum",
     "i8v",
     "i32_to_f32",
@@ -147,6 +152,7 @@ __all__ = [
     "tile_load_splat_i32",
     "tile_store",
     "vabs",
+    "vany",
     "vdiv",
     "veq",
     "vfloor",
@@ -385,6 +391,17 @@ def select(typingctx, mask, x, y):
 
 
 @intrinsic
+def vany(typingctx, mask):
+    """Whether the mask is set in any lane."""
+
+    def codegen(cx, b, sig, args):
+        lanes = b.icmp_signed("!=", args[0], const(args[0].type, 0))
+        return b.icmp_signed("!=", b.bitcast(lanes, I16), I16(0))
+
+    return types.boolean(mask), codegen
+
+
+@intrinsic
 def lane_index(typingctx):
     """0, 1, ... 15 as i32."""
 
@@ -453,6 +470,22 @@ fma1, fma1_f64 = _scalar_fma(types.float32), _scalar_fma(types.float64)
 
 
 @intrinsic
+def bits_of_f64(typingctx, x):
+    def codegen(cx, b, sig, args):
+        return b.bitcast(args[0], I64)
+
+    return types.int64(types.float64), codegen
+
+
+@intrinsic
+def f64_from_bits(typingctx, bits):
+    def codegen(cx, b, sig, args):
+        return b.bitcast(args[0], F64)
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
 def f32_from_bits(typingctx, bits):
     """The float32 whose bits are the lower half of an int64, as ops get their float parameters."""
 
@@ -476,6 +509,15 @@ def dot4(typingctx, acc, codes, x):
 def hsum(typingctx, v):
     def codegen(cx, b, sig, args):
         return reduce_ir(b, args[0], b.fadd if v.is_float else b.add)
+
+    return v.scalar(v), codegen
+
+
+@intrinsic
+def hmin(typingctx, v):
+    def codegen(cx, b, sig, args):
+        test = b.fcmp_ordered if v.is_float else b.icmp_signed
+        return reduce_ir(b, args[0], lambda x, y: b.select(test("<", x, y), x, y))
 
     return v.scalar(v), codegen
 

@@ -9,9 +9,21 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from runtime.kernels.emit import F64, I32, call_ir, const, fma_ir, unary_ir, with_element
-from runtime.kernels.simd import fma, fma1_f64, inline, select, splat_f32, vabs, vdiv, vlt, vneg
+from runtime.kernels.simd import (
+    bits_of_f64,
+    f64_from_bits,
+    fma,
+    fma1_f64,
+    inline,
+    select,
+    splat_f32,
+    vabs,
+    vdiv,
+    vlt,
+    vneg,
+)
 
-__all__ = ["sincos", "vdiv", "vexp", "vgelu", "vsigmoid", "vsilu", "vtanh"]
+__all__ = ["log_f64", "sincos", "vdiv", "vexp", "vgelu", "vsigmoid", "vsilu", "vtanh"]
 
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts; the first has 9 bits, so that n times it is exact (Cephes expf)
@@ -86,6 +98,35 @@ def vgelu(x):
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as x / (1 + exp(-2 ...)), which is the same."""
     inner = x * fma(x * x, splat_f32(nb.float32(_GELU_CUBIC)), splat_f32(nb.float32(_GELU_LINEAR)))
     return vdiv(x, splat_f32(nb.float32(1.0)) + vexp(inner))
+
+
+_LN2_HIGH_F64, _LN2_LOW_F64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
+_LOG = (
+    1.479819860511658591e-01,
+    1.531383769920937332e-01,
+    1.818357216161805012e-01,
+    2.222219843214978396e-01,
+    2.857142874366239149e-01,
+    3.999999999940941908e-01,
+    6.666666666666735130e-01,
+)
+
+
+@nb.njit(**inline)
+def log_f64(x):
+    """Natural logarithm of a positive, normal, finite double to 1 ulp (fdlibm's reduction and polynomial)."""
+    bits = bits_of_f64(x)
+    exponent = (bits - _SQRT_HALF_BITS) >> 52
+    f = f64_from_bits(bits - (exponent << 52)) - 1.0
+    s = f / (2.0 + f)
+    z = s * s
+    p = _LOG[0]
+    for i in range(1, 7):
+        p = fma1_f64(p, z, _LOG[i])
+    half = 0.5 * f * f
+    e = nb.float64(exponent)
+    return fma1_f64(e, _LN2_HIGH_F64, fma1_f64(e, _LN2_LOW_F64, s * fma1_f64(p, z, half)) - half + f)
 
 
 # pi/2 as a sum of doubles (fdlibm); n * _PIO2_1 is exact in a fused multiply-add after cancellation
