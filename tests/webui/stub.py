@@ -53,6 +53,7 @@ class StubDaemon:
         self.answers: list[Answer] = []
         self.requests: list[list[dict[str, str]]] = []
         self.healthy = True
+        self.away = False
         self.disconnected = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -77,6 +78,11 @@ class StubDaemon:
 
             def log_message(self, format: str, *args: object) -> None:
                 """Quiet."""
+
+            def parse_request(self) -> bool:
+                # A daemon that is away closes each connection without a word, as its host's kernel would.
+                self.close_connection = stub.away or self.close_connection
+                return not stub.away and super().parse_request()
 
             def do_GET(self) -> None:
                 path = self.path.removeprefix(stub.prefix).split("?")[0].lstrip("/")

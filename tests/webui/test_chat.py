@@ -143,6 +143,18 @@ def test_a_loading_model_is_waited_for(page: Page, daemon: StubDaemon) -> None:
     assert len(daemon.requests) == 3
 
 
+def test_a_daemon_that_is_away_is_waited_for(page: Page, daemon: StubDaemon) -> None:
+    expect(page.get_by_role("status")).to_contain_text(MODEL)
+    daemon.away = True
+    daemon.answers = [answer("back again")]
+    ask(page, "still there?")
+    expect(answers(page)).to_contain_text("emberd cannot be reached. Trying again…")
+    expect(page.get_by_role("status")).to_contain_text("emberd cannot be reached")
+    daemon.away = False
+    expect(answers(page)).to_contain_text("back again")
+    expect(page.get_by_role("status")).to_contain_text(MODEL)
+
+
 def test_a_page_opened_while_the_model_loads_names_it_later(page: Page, daemon: StubDaemon) -> None:
     daemon.healthy = False
     page.reload()
