@@ -34,6 +34,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     n_ubatch: int
     cache_type_k: str
     cache_type_v: str
+    rotate_k: bool
+    rotate_v: bool
     ram_budget: int
     slot_prompt_similarity: float
     cache_prompt: bool

@@ -1,7 +1,7 @@
 """The table of flags: llama-server's own, plus what only emberd has (store, budgets, shutdown).
 
-Rows with a field have an effect; the rest, in `daemon.options_accepted`, are understood so that a user's unit file
-or script keeps working. `daemon.config.Config` holds one attribute per field.
+Rows with a field have an effect; the rest, in `daemon.options_accepted`, are understood so that a user's unit
+file or script keeps working. `daemon.config.Config` holds one attribute per field.
 """
 
 from daemon.flags import FALSE, TRUE, Flag, Value, choice, integer, number, size, text
@@ -47,6 +47,10 @@ _MODEL = (
          "LLAMA_ARG_CACHE_TYPE_K", f"type of cached keys: {', '.join(CACHE_TYPES)}"),
     Flag(("-ctv", "--cache-type-v"), "cache_type_v", choice(*CACHE_TYPES, metavar="TYPE"), "f16",
          "LLAMA_ARG_CACHE_TYPE_V", "type of cached values, as for keys"),
+    Flag(("-khad", "--k-cache-hadamard"), "rotate_k", None, False, "LLAMA_ARG_K_CACHE_HADAMARD",
+         "rotate keys before they are quantised"),
+    Flag(("-vhad", "--v-cache-hadamard"), "rotate_v", None, False, "LLAMA_ARG_V_CACHE_HADAMARD",
+         "rotate values before they are quantised"),
     Flag(("--ram-budget",), "ram_budget", size(), 0, "EMBERD_RAM_BUDGET",
          "bytes for the model's memory of prompts (0: 60 % of what is available)"),
     Flag(("-sps", "--slot-prompt-similarity"), "slot_prompt_similarity", number(0, 1), 0.1, "",

@@ -1,7 +1,7 @@
 """llama-server's and ik_llama.cpp's flags that are understood and have no effect, and why.
 
-One line per flag: its spellings (those after ``!`` switch it off), its variable without ``LLAMA_ARG_``, and the
-values that ask for nothing, so that they bring no warning.
+One line per flag: its spellings (those after ``!`` switch it off), its variable without ``LLAMA_ARG_``, and
+the values that ask for nothing, so that they bring no warning.
 """
 
 from daemon.flags import FALSE, TRUE, Flag, text
@@ -152,8 +152,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         --embeddings --embedding | EMBEDDINGS | false
         --rerank --reranking | RERANKING | false
         --lora-init-without-apply
-        -khad --k-cache-hadamard | K_CACHE_HADAMARD | false
-        -vhad --v-cache-hadamard | V_CACHE_HADAMARD | false
         --reasoning-preserve ! --no-reasoning-preserve | REASONING_PRESERVE | false
         -ptcall --parallel-tool-calls
         -vq --validate-quants

@@ -1,0 +1,118 @@
+"""The web application: routes, and what holds for all of them (errors, keys, CORS)."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
+
+from daemon import cors
+from daemon.errors import LOADING, NOT_FOUND, SHUTTING_DOWN, ApiError, from_exception
+from daemon.exchange import SCOPE_KEY, Exchange
+from daemon.logs import log_failure
+from daemon.replies import error_reply
+from daemon.routes import chat, completion, health, metrics, models, page, slots, text
+from daemon.service import Service
+
+MAX_BODY = 64 * 2**20
+
+PUBLIC = frozenset({"/health", "/v1/health"})
+
+ASGIApp = Callable[[Scope, ASGIReceiveCallable, ASGISendCallable], Awaitable[None]]
+
+
+def create_app(service: Service) -> ASGIApp:
+    """The whole HTTP surface as one ASGI application."""
+    app = QuartTrio("daemon", static_folder=None)
+    # a prefill may take minutes: only stalled reading and writing is limited, by the server
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.config["BODY_TIMEOUT"] = service.config.timeout
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    app.url_map.strict_slashes = False
+    assets = page.load_assets(service.config)
+    _add_gate(app, service, assets)
+    _add_errors(app)
+    for routes in (health, models, completion, chat, text, slots, metrics):
+        routes.register(app, service)
+    page.register(app, assets)
+    return _Exchanges(app, service.config.api_prefix)
+
+
+def _add_gate(app: QuartTrio, service: Service, assets: page.Assets) -> None:
+    @app.before_request
+    async def gate() -> Response | None:
+        if request.method == "OPTIONS":
+            return Response(b"", content_type="text/html")
+        public = request.path in PUBLIC or (request.method in ("GET", "HEAD") and request.path in assets)
+        if not service.is_ready and request.path not in assets:
+            raise LOADING
+        if service.api_keys and not public:
+            _check_key(service.api_keys)
+        if service.stopping and request.method == "POST":
+            raise SHUTTING_DOWN
+        return None
+
+    @app.after_request
+    async def add_headers(response: Response) -> Response:
+        cors.add_headers(response, request, service.config)
+        return response
+
+
+def _check_key(keys: tuple[bytes, ...]) -> None:
+    given = request.headers.get("Authorization") or request.headers.get("X-Api-Key") or ""
+    key = given.removeprefix("Bearer ").strip().encode()
+    # every key is compared, in constant time, so that timing tells nothing
+    if not max([hmac.compare_digest(key, known) for known in keys]):
+        raise ApiError(401, "Invalid API Key")
+
+
+def _add_errors(app: QuartTrio) -> None:
+    @app.errorhandler(ApiError)
+    async def api_error(error: ApiError) -> Response:
+        return error_reply(error)
+
+    @app.errorhandler(HTTPException)
+    async def http_error(error: HTTPException) -> Response:
+        if isinstance(error, RequestEntityTooLarge):
+            return error_reply(ApiError(413, f"The request body is larger than {MAX_BODY} bytes"))
+        if isinstance(error, RequestTimeout):
+            return error_reply(ApiError(408, "The request body did not arrive in time"))
+        if error.code in (404, 405):
+            return error_reply(NOT_FOUND)
+        return error_reply(ApiError(error.code or 500, error.description or "Bad request"))
+
+    @app.errorhandler(Exception)
+    async def any_error(error: Exception) -> Response:
+        log_failure(error)
+        return error_reply(from_exception(error))
+
+
+class _Exchanges:
+    """Gives every request its `Exchange`, ends it, and takes --api-prefix off the path."""
+
+    def __init__(self, app: QuartTrio, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(scope["method"], scope["path"])
+
+        async def noting_send(event: ASGISendEvent) -> None:
+            if event["type"] == "http.response.start":
+                exchange.status = event["status"]
+            await send(event)
+
+        path = scope["path"]
+        if self._prefix:
+            path = path.removeprefix(self._prefix) if path.startswith(self._prefix + "/") else "/\0"
+        inner: Any = {**scope, "path": path, SCOPE_KEY: exchange}
+        try:
+            await self._app(inner, receive, noting_send)
+        finally:
+            exchange.end()

@@ -1,0 +1,124 @@
+"""Connections: hypercorn's HTTP over trio streams, with every time-out chosen here.
+
+Hypercorn's own `serve` shields its writes, so that a client which stops reading could hold a connection,
+and the shutdown, for ever. Here each write has a deadline, and closing the server closes what is still
+open.
+"""
+
+import socket
+import ssl
+from typing import Any
+
+import trio
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import wrap_app
+
+from daemon.app import ASGIApp
+from daemon.config import Config
+
+KEEP_ALIVE_SECONDS = 75
+MAX_HEADER_BYTES = 64 * 2**10
+MAX_CONNECTIONS = 1024
+
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+
+class HttpServer:
+    """Serves `app` on bound sockets until it is closed."""
+
+    def __init__(self, app: ASGIApp, config: Config, sockets: list[socket.socket]) -> None:
+        wrapped: Any = app
+        self._app: AppWrapper = wrap_app(wrapped, 0, "asgi")
+        self._timeout = config.timeout
+        self._sockets = sockets
+        self._tls = _tls_context(config)
+        self._context = WorkerContext(None)
+        self._streams: set[_BoundedStream] = set()
+        self._accepting = trio.CancelScope()
+        self._closed = trio.Event()
+        self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self._config = HypercornConfig()
+        self._config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+        self._config.keep_alive_max_requests = 2**31
+        self._config.h11_max_incomplete_size = MAX_HEADER_BYTES
+        self._config.read_timeout = None
+        self._config.include_server_header = False
+        self._config.accesslog = None
+        self._config.errorlog = None
+        self._config.alpn_protocols = ["http/1.1"]
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Accept connections until `stop_accepting`, then return when the last one is closed."""
+        async with trio.open_nursery() as nursery:
+            listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in self._sockets]
+            with self._accepting:
+                task_status.started()
+                await trio.serve_listeners(self._serve_connection, listeners, handler_nursery=nursery)
+        self._closed.set()
+
+    async def stop_accepting(self) -> None:
+        """Close the listeners. Idle connections end now, others after their answer."""
+        self._accepting.cancel()
+        await self._context.terminated.set()
+
+    async def wait_closed(self) -> None:
+        """Return when `run` has, which needs `stop_accepting`."""
+        await self._closed.wait()
+
+    async def close_connections(self) -> None:
+        """Close what is still open, whatever it is doing."""
+        for stream in list(self._streams):
+            await trio.aclose_forcefully(stream)
+
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+        async with self._limit:
+            transport: Stream = stream
+            if self._tls is not None:
+                transport = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
+            bounded = _BoundedStream(transport, stream.socket, self._timeout)
+            self._streams.add(bounded)
+            try:
+                any_stream: Any = bounded
+                await TCPServer(self._app, self._config, self._context, ConnectionState({}), any_stream)
+            finally:
+                self._streams.discard(bounded)
+
+
+class _BoundedStream(trio.abc.HalfCloseableStream):
+    """A stream whose writes fail after `timeout` seconds without progress of the peer."""
+
+    def __init__(self, stream: Stream, sock: trio.socket.SocketType, timeout: float) -> None:
+        self.socket = sock
+        self._stream = stream
+        self._timeout = timeout
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        with trio.move_on_after(self._timeout) as scope:
+            await self._stream.send_all(data)
+        if scope.cancelled_caught:
+            raise trio.BrokenResourceError("the peer stopped reading")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return bytes(await self._stream.receive_some(max_bytes))
+
+    async def send_eof(self) -> None:
+        if isinstance(self._stream, trio.SocketStream):
+            await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _tls_context(config: Config) -> ssl.SSLContext | None:
+    """Raises OSError, as ssl.SSLError too, when key or certificate cannot be used."""
+    if not config.ssl_cert_file:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(config.ssl_cert_file, config.ssl_key_file)
+    return context

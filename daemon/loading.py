@@ -1,0 +1,138 @@
+"""From a configuration to everything that answers requests."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2.exceptions import TemplateError
+
+from daemon.chat import TurnDelimiters, find_delimiters
+from daemon.config import Config
+from daemon.flags import UsageError
+from daemon.logs import logger
+from daemon.model import ServedModel, describe, served_name
+from daemon.settings import Defaults
+from daemon.templates import CHATML, AnyTemplate, BrokenTemplate, ChatTemplate
+from daemon.text import encode_text
+from runtime.engine.config import EngineConfig
+from runtime.memory.layout import BLOCK, MemoryLayout
+from runtime.model import LoadedModel, ModelOptions, load_model
+
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A loaded model and what is derived from it once."""
+
+    loaded: LoadedModel
+    model: ServedModel
+    template: AnyTemplate
+    delimiters: TurnDelimiters
+    defaults: Defaults
+    engine: EngineConfig
+
+
+def prepare(config: Config, report: Report) -> Prepared:
+    """Load the model. Takes seconds: call it in a thread.
+
+    `report(stage, share)` tells the progress. Raises RuntimeFault, OSError and UsageError.
+    """
+    options = ModelOptions(
+        n_ctx=config.n_ctx // config.n_parallel if config.n_ctx else 0,
+        n_ubatch=config.n_ubatch,
+        n_threads=config.threads,
+        max_runs=config.n_parallel,
+        max_outputs=config.n_parallel,
+        key_type=config.cache_type_k,
+        value_type=config.cache_type_v,
+        rotate_k=config.rotate_k,
+        rotate_v=config.rotate_v,
+        overrides=config.override_kv,
+    )
+    loaded = load_model(Path(config.model), options, report)
+    try:
+        return _derive(config, loaded)
+    except BaseException:
+        loaded.close()
+        raise
+
+
+def _derive(config: Config, loaded: LoadedModel) -> Prepared:
+    layout = loaded.runner.layout
+    n_ctx, why = config.slot_context(loaded.n_ctx_train, max(1, layout.block_bytes // BLOCK))
+    if why:
+        logger().info(why)
+    if n_ctx > loaded.n_ctx_train:
+        logger().warning(
+            f"slots of {n_ctx} tokens exceed the {loaded.n_ctx_train} the model was trained with"
+        )
+    model = serve_model(config, loaded, n_ctx)
+    template = choose_template(config, model)
+    tokenizer = model.tokenizer
+    return Prepared(
+        loaded=loaded,
+        model=model,
+        template=template,
+        delimiters=find_delimiters(template, tokenizer),
+        defaults=Defaults(
+            config, tokenizer.n_vocab, lambda text: encode_text(text, tokenizer, add_special=False)
+        ),
+        engine=engine_config(config, layout, n_ctx),
+    )
+
+
+def serve_model(config: Config, loaded: LoadedModel, n_ctx: int) -> ServedModel:
+    file = loaded.file
+    name = served_name(config)
+    return ServedModel(
+        name=name,
+        aliases=config.aliases or (name,),
+        tags=tuple(tag.strip() for tag in config.tags.split(",") if tag.strip()),
+        path=config.model,
+        meta=describe(file, n_params=file.n_params, size=file.n_bytes, ftype=file.file_type),
+        n_ctx=n_ctx,
+        tokenizer=loaded.tokenizer,
+        template=file.get_str("tokenizer.chat_template", ""),
+        template_tool_use=file.get_str("tokenizer.chat_template.tool_use", ""),
+        created=int(time.time()),
+    )
+
+
+def choose_template(config: Config, model: ServedModel) -> AnyTemplate:
+    """--chat-template-file, else --chat-template, else the model's own, else ChatML.
+
+    Raises UsageError when the user's choice cannot be used; a broken one of the model only refuses chats.
+    """
+    given, flag = config.chat_template, "--chat-template"
+    if config.chat_template_file:
+        flag = "--chat-template-file"
+        given = Path(config.chat_template_file).read_text(encoding="utf-8")
+    if given:
+        try:
+            return ChatTemplate(CHATML if given == "chatml" else given, model.bos_text, model.eos_text)
+        except TemplateError as error:
+            raise UsageError(f"{flag}: {error.message}") from None
+    if not model.template:
+        return ChatTemplate(CHATML, model.bos_text, model.eos_text)
+    try:
+        return ChatTemplate(model.template, model.bos_text, model.eos_text)
+    except TemplateError as error:
+        logger().warning("the model's chat template cannot be used", reason=error.message)
+        return BrokenTemplate(model.template, str(error.message))
+
+
+def engine_config(config: Config, layout: MemoryLayout, n_ctx: int) -> EngineConfig:
+    """The pool holds at least every slot's context, and what --ram-budget allows beyond for prefixes of
+    others.
+    """
+    needed = config.n_parallel * (-(-n_ctx // BLOCK) + 1)
+    affordable = config.ram_budget // max(1, layout.block_bytes)
+    return EngineConfig(
+        n_slots=config.n_parallel,
+        n_ctx=n_ctx,
+        n_blocks=max(needed, affordable),
+        similarity=config.slot_prompt_similarity,
+        max_queue=config.queue_size,
+    )

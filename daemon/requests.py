@@ -1,0 +1,205 @@
+"""Request bodies as types. Decoding validates; a wrong field becomes a 400 that begins ``Field 'x': ``.
+
+``null`` means absent, unknown keys are ignored. `Annotated` ranges are llama-server's hard limits (outside:
+400); what it clamps silently is clamped in `daemon.settings`. Fields of features that emberd does not have
+yet are declared too, so that asking for them is an error (`daemon.unsupported`) and never silently ignored.
+"""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from daemon.errors import ApiError, invalid, invalid_field
+
+INT_MAX = 2**31 - 1
+MAX_PROBS = 1000
+
+Int = Annotated[int, Meta(ge=-(2**31), le=INT_MAX)]
+NonNegative = Annotated[int, Meta(ge=0, le=INT_MAX)]
+OrMinusOne = Annotated[int, Meta(ge=-1, le=INT_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=INT_MAX)]
+Probs = Annotated[int, Meta(ge=0, le=MAX_PROBS)]
+StopStrings = Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(max_length=256)]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class CompletionFields(msgspec.Struct, kw_only=True):
+    """The fields that every generating route understands (http-api.md 14.2)."""
+
+    stream: bool | None = None
+    n_predict: OrMinusOne | None = None
+    max_completion_tokens: OrMinusOne | None = None
+    max_tokens: OrMinusOne | None = None
+    n_keep: OrMinusOne | None = None
+    n_discard: NonNegative | None = None
+    stop: str | StopStrings | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: Int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_last_n: OrMinusOne | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    min_keep: NonNegative | None = None
+    post_sampling_probs: bool | None = None
+    logit_bias: list[Any] | dict[str, Any] | None = None
+    ignore_eos: bool | None = None
+    samplers: list[str] | str | None = None
+    cache_prompt: bool | None = None
+    store: bool | None = None
+    id_slot: OrMinusOne | None = None
+    n_cmpl: Positive | None = None
+    n: Positive | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    return_tokens: bool | None = None
+    response_fields: list[str] | None = None
+    sse_ping_interval: OrMinusOne | None = None
+    stream_options: StreamOptions | None = None
+    verbose: bool | None = None
+    echo: bool | None = None
+
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    tfs_z: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    penalty_prompt: str | list[int] | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: NonNegative | None = None
+    dry_penalty_last_n: OrMinusOne | None = None
+    dry_sequence_breakers: Annotated[list[str], Meta(min_length=1)] | None = None
+    mirostat: Int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: Annotated[float, Meta(ge=0, le=0.99)] | None = None
+    adaptive_updt_w_cur: bool | None = None
+    grammar: str | None = None
+    json_schema: Any = None
+    grammar_lazy: bool | None = None
+    grammar_triggers: list[Any] | None = None
+    preserved_tokens: list[Any] | None = None
+    n_cache_reuse: NonNegative | None = None
+    n_indent: NonNegative | None = None
+    t_max_predict_ms: OrMinusOne | None = None
+    lora: list[Any] | None = None
+    reasoning_budget_tokens: OrMinusOne | None = None
+    thinking_budget_tokens: OrMinusOne | None = None
+    reasoning_control: bool | None = None
+    reasoning_format: str | None = None
+    system_prompt: Any = None
+    banned_strings: list[str] | None = None
+    banned_regex: list[str] | None = None
+    banned_regex_case_insensitive: list[str] | None = None
+    expiring_logit_bias: list[Any] | None = None
+    allowlist_piece_array: list[Any] | None = None
+    image_data: list[Any] | None = None
+
+
+class CompletionRequest(CompletionFields, kw_only=True):
+    """``POST /completion``: the prompt in any of its shapes (see `daemon.prompts`)."""
+
+    prompt: Any = None
+    n_probs: Probs | None = None
+    logprobs: Probs | None = None
+
+
+class TextCompletionRequest(CompletionRequest, kw_only=True):
+    """``POST /v1/completions``: OpenAI's text completion, with every native field."""
+
+    model: str | None = None
+    suffix: str | None = None
+    best_of: Int | None = None
+
+
+class ChatRequest(CompletionFields, kw_only=True):
+    """``POST /v1/chat/completions``. `messages` are checked by `daemon.chat`, which knows what templates
+    take.
+    """
+
+    messages: Any = None
+    model: str | None = None
+    n_probs: Probs | None = None
+    logprobs: bool | None = None
+    top_logprobs: Probs | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    response_format: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    content: Any = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    tokens: list[Int] | None = None
+
+
+class SlotActionRequest(msgspec.Struct, kw_only=True):
+    filename: str | None = None
+
+
+_AT = re.compile(r"(?P<text>.*?) - at `\$(?P<path>[^`]*)`$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def decode(body: bytes, type: type[T]) -> T:
+    """Decode and check a body. Raises ApiError 400 with the name of the first wrong field."""
+    try:
+        return msgspec.json.decode(body, type=type)
+    except msgspec.ValidationError as error:
+        raise _field_error(body, str(error)) from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"JSON body cannot be parsed: {error}") from None
+    except RecursionError:
+        raise invalid("JSON body is nested too deeply") from None
+
+
+def _field_error(body: bytes, message: str) -> ApiError:
+    match = _AT.match(message)
+    if match is None:
+        return invalid(f"JSON body: {_plain(message)}")
+    path = match["path"].removeprefix(".")
+    text = _plain(match["text"])
+    got = _value_at(body, match["path"])
+    if "got" not in text and isinstance(got, int | float | bool | str):
+        text += f", but got {msgspec.json.encode(got).decode()[:80]}"
+    return invalid_field(path, text)
+
+
+def _plain(message: str) -> str:
+    return message.replace("`", "").replace(" | null", "")
+
+
+def _value_at(body: bytes, path: str) -> Any:
+    """The value a validation message points at, None when it cannot be followed."""
+    value = msgspec.json.decode(body)
+    for key, index in _STEP.findall(path):
+        if key and isinstance(value, dict):
+            value = value.get(key)
+        elif index and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            return None
+    return value

@@ -1,0 +1,100 @@
+"""The chat page and its assets, or a directory of the user's own (``--path``)."""
+
+import hashlib
+import mimetypes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from daemon.config import Config
+from daemon.errors import NOT_FOUND
+from daemon.flags import UsageError
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+"""Nothing that a model writes may run or load, even if it slipped through the page's own cleaning."""
+
+_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}
+_SKIPPED = (".py", ".pyc", ".pyi")
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """`own` marks files of emberd's page, which get its content policy."""
+
+    data: bytes
+    content_type: str
+    etag: str
+    own: bool
+
+
+Assets = Mapping[str, Asset]
+
+
+def load_assets(config: Config) -> Assets:
+    """All files to serve, by request path. Raises UsageError when --path is no directory."""
+    if config.static_path:
+        root = Path(config.static_path)
+        if not root.is_dir():
+            raise UsageError(f"--path: {root} is not a directory")
+        return _index(root, own=False)
+    return _index(resources.files("webui"), own=True) if config.ui else {}
+
+
+def _index(root: Traversable, *, own: bool) -> dict[str, Asset]:
+    assets = {path: _asset(path, file.read_bytes(), own) for path, file in _files(root, "")}
+    if "/index.html" in assets:
+        assets["/"] = assets["/index.html"]
+    return assets
+
+
+def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.name.startswith((".", "__")) or entry.name.endswith(_SKIPPED):
+            continue
+        path = f"{prefix}/{entry.name}"
+        if entry.is_dir():
+            yield from _files(entry, path)
+        elif entry.is_file():
+            yield path, entry
+
+
+def _asset(path: str, data: bytes, own: bool) -> Asset:
+    suffix = Path(path).suffix
+    kind = _TYPES.get(suffix) or mimetypes.guess_type(path)[0] or "application/octet-stream"
+    if kind.startswith("text/") or kind.endswith(("json", "xml")):
+        kind += "; charset=utf-8"
+    return Asset(data, kind, hashlib.blake2b(data, digest_size=16).hexdigest(), own)
+
+
+def register(app: QuartTrio, assets: Assets) -> None:
+    @app.get("/", endpoint="page")
+    @app.get("/<path:path>", endpoint="asset")
+    async def asset(path: str = "") -> Response:
+        found = assets.get(f"/{path}")
+        if found is None:
+            raise NOT_FOUND
+        return _reply(found)
+
+
+def _reply(asset: Asset) -> Response:
+    quoted = f'"{asset.etag}"'
+    matches = request.headers.get("If-None-Match", "")
+    is_known = quoted in (tag.strip().removeprefix("W/") for tag in matches.split(","))
+    response = Response(b"" if is_known else asset.data, status=304 if is_known else 200)
+    response.content_type = asset.content_type
+    response.headers["ETag"] = quoted
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    if asset.own:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["Referrer-Policy"] = "no-referrer"
+    return response

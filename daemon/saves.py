@@ -1,0 +1,133 @@
+"""What the daemon asks of persistent memory; `daemon.memory_bridge` implements it over the store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from daemon.engine_client import EngineClient
+from runtime.engine.commands import EraseSlot, SlotErased
+from runtime.engine.port import MemoryPort
+
+
+class SaveError(Exception):
+    """A save, restore or erase that could not be done; the slot is as it was."""
+
+
+class UnknownSave(SaveError):
+    """No save of that name exists."""
+
+
+class ForeignSave(SaveError):
+    """The save belongs to another model or configuration; `field` names the difference."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class DamagedSave(SaveError):
+    """The save exists and cannot be read, or does not fit the slot."""
+
+
+class SavesUnavailable(SaveError):
+    """There is nowhere to save to: the store is off or degraded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveResult:
+    """`n_tokens` were saved in `n_bytes`, of which `bytes_shared` were in the store already."""
+
+    n_tokens: int
+    n_bytes: int
+    bytes_shared: int = 0
+    n_resumable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """`n_tokens` are in the slot again, read from `n_bytes`."""
+
+    n_tokens: int
+    n_bytes: int
+    n_resumable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """`status` is ``ok``, ``degraded`` or ``off``; `reason` says why it is not ok."""
+
+    status: str
+    reason: str = ""
+
+
+class Saves(Protocol):
+    """Named saves of slots and the state of the store.
+
+    The three coroutines wait until the slot is free, raise a `SaveError`, and may be cancelled: the slot then
+    holds either its old or its new content.
+    """
+
+    async def save(self, id_slot: int, name: str) -> SaveResult: ...
+
+    async def restore(self, id_slot: int, name: str) -> RestoreResult: ...
+
+    async def erase(self, id_slot: int) -> int:
+        """Clear the slot and return how many tokens it held."""
+
+    def health(self) -> StoreHealth: ...
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        """Figures for ``GET /store`` and, where they are numbers, for ``emberd:store_*`` metrics."""
+
+
+class Memory(Saves, Protocol):
+    """Persistent memory of one loaded model, for the whole life of its engine."""
+
+    @property
+    def port(self) -> MemoryPort | None:
+        """What the engine is built with; None when nothing is remembered."""
+
+    @property
+    def root(self) -> bytes:
+        """Root of the chain of every prefix: the identity of model, memory layout and numerics."""
+
+    async def close(self) -> None:
+        """Write what is queued, within the deadline of the caller's scope, and close. Never raises."""
+
+
+class NoMemory:
+    """``--store off``: slots can be erased; nothing is saved."""
+
+    port = None
+    root = b""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    async def save(self, id_slot: int, name: str) -> SaveResult:
+        raise SavesUnavailable("The store is off, start emberd with --store on")
+
+    async def restore(self, id_slot: int, name: str) -> RestoreResult:
+        raise SavesUnavailable("The store is off, start emberd with --store on")
+
+    async def erase(self, id_slot: int) -> int:
+        return await erase_slot(self._client, id_slot)
+
+    def health(self) -> StoreHealth:
+        return StoreHealth("off")
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        return {}
+
+    async def close(self) -> None:
+        return
+
+
+async def erase_slot(client: EngineClient, id_slot: int) -> int:
+    """Clear a slot when it is idle; the number of tokens it held. Raises SaveError."""
+    answer = await client.ask(lambda ticket: EraseSlot(ticket, id_slot))
+    if not isinstance(answer, SlotErased):
+        raise SaveError(f"unexpected answer {type(answer).__name__}")
+    if answer.error is not None:
+        raise SaveError(str(answer.error))
+    return answer.n_erased

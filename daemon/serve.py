@@ -1,0 +1,181 @@
+"""The daemon's life: listen, load, serve, drain. One nursery owns every task."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from daemon.app import create_app
+from daemon.config import Config
+from daemon.engine_client import EngineClient
+from daemon.errors import SHUTTING_DOWN
+from daemon.flags import UsageError
+from daemon.http_server import HttpServer
+from daemon.listeners import bind_all, urls
+from daemon.loading import Prepared, Report, prepare
+from daemon.logs import configure_logs, logger
+from daemon.memory import open_memory
+from daemon.progress import LoadProgress
+from daemon.saves import Memory
+from daemon.service import Ready, Service
+from daemon.systemd import Notifier
+from runtime.engine import Engine
+from runtime.errors import RuntimeFault
+
+_FLUSH_SECONDS = 10.0
+_FAREWELL_SECONDS = 1.0
+
+Prepare = Callable[[Config, Report], Prepared]
+
+
+class StartFailed(Exception):
+    """The daemon cannot serve; the message is the one line to show."""
+
+
+def run(config: Config, warnings: tuple[str, ...]) -> int:
+    """Serve until a signal asks to stop. The exit status: 0 after a graceful stop.
+
+    Raises StartFailed when the model, the port or a file cannot be used.
+    """
+    try:
+        configure_logs(config)
+    except OSError as error:
+        raise StartFailed(f"--log-file: {error}") from None
+    for warning in warnings:
+        logger().warning(warning)
+    daemon = Daemon(config)
+    trio.run(daemon.run)
+    if daemon.failure is not None:
+        raise daemon.failure
+    return 0
+
+
+@dataclass(slots=True)
+class Daemon:
+    """One run of the daemon. `failure` is set when it could not start."""
+
+    config: Config
+    prepare: Prepare = prepare
+    notifier: Notifier = field(default_factory=Notifier)
+    failure: StartFailed | None = None
+    _stop: trio.Event = field(default_factory=trio.Event)
+
+    async def run(self) -> None:
+        """Returns after a graceful stop, or at once with `failure` set."""
+        try:
+            sockets = bind_all(self.config)
+            service = Service(self.config)
+            server = HttpServer(create_app(service), self.config, sockets)
+        except (OSError, UsageError) as error:
+            self.failure = StartFailed(str(error))
+            return
+        addresses = urls(sockets, tls=bool(self.config.ssl_cert_file))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_signals)
+            await nursery.start(server.run)
+            logger().info("listening", urls=addresses)
+            await self._serve(service, server, addresses)
+            self.notifier.send(STOPPING="1", STATUS="stopped")
+            nursery.cancel_scope.cancel()
+
+    async def _serve(self, service: Service, server: HttpServer, addresses: list[str]) -> None:
+        prepared = await self._load()
+        if prepared is None:
+            await server.stop_accepting()
+            await server.close_connections()
+            return
+        client = EngineClient(prepared.engine.n_slots, self.config.queue_size)
+        memory = await open_memory(self.config, prepared.loaded, client)
+        engine = Engine(
+            prepared.loaded.runner, prepared.model.tokenizer, prepared.engine, client.deliver, memory.port
+        )
+        client.attach(engine)
+        engine.start()
+        service.set_ready(
+            Ready(
+                prepared.model,
+                client,
+                prepared.template,
+                prepared.delimiters,
+                prepared.defaults,
+                memory,
+                memory.root,
+            )
+        )
+        self.notifier.send(READY="1", STATUS=f"serving {prepared.model.name}")
+        sys.stdout.write(f"emberd is ready: {' '.join(addresses)}\n")
+        sys.stdout.flush()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._feed_watchdog, client)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+        await self._shut_down(service, server, client)
+        await trio.to_thread.run_sync(engine.close)
+        await _flush(memory)
+        await trio.to_thread.run_sync(prepared.loaded.close)
+
+    async def _load(self) -> Prepared | None:
+        """The model, None when loading failed or a signal came first."""
+        loaded: list[Prepared] = []
+        async with trio.open_nursery() as nursery:
+
+            async def load() -> None:
+                with LoadProgress(self.notifier, quiet=self.config.log_disable) as progress:
+                    try:
+                        result = await trio.to_thread.run_sync(
+                            self.prepare, self.config, progress, abandon_on_cancel=True
+                        )
+                        loaded.append(result)
+                    except (RuntimeFault, OSError, UsageError) as error:
+                        self.failure = StartFailed(str(error))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(load)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+        return loaded[0] if loaded else None
+
+    async def _shut_down(self, service: Service, server: HttpServer, client: EngineClient) -> None:
+        """Let running answers finish within the deadline, then end them properly."""
+        self.notifier.send(STOPPING="1", STATUS="finishing answers")
+        service.stopping = True
+        client.close()
+        await server.stop_accepting()
+        if client.n_live:
+            logger().info("stopping", answers=client.n_live, seconds=self.config.drain_timeout)
+        with trio.move_on_after(self.config.drain_timeout):
+            await client.wait_idle()
+        client.fail_all(SHUTTING_DOWN)
+        with trio.move_on_after(_FAREWELL_SECONDS):
+            await server.wait_closed()
+        await server.close_connections()
+
+    async def _watch_signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if self._stop.is_set():
+                    os._exit(1)
+                logger().info("stopping", signal=signal.Signals(number).name)
+                self._stop.set()
+
+    async def _feed_watchdog(self, client: EngineClient) -> None:
+        """Tell the service manager that we live, as long as requests make progress."""
+        if not self.notifier.watchdog_seconds:
+            return
+        last_steps = -1
+        while True:
+            statistics = client.statistics()
+            if not statistics.requests_processing or statistics.steps_total != last_steps:
+                self.notifier.send(WATCHDOG="1")
+            last_steps = statistics.steps_total
+            await trio.sleep(self.notifier.watchdog_seconds / 3)
+
+
+async def _flush(memory: Memory) -> None:
+    with trio.move_on_after(_FLUSH_SECONDS) as scope:
+        await memory.close()
+    if scope.cancelled_caught:
+        logger().warning("the store did not finish writing in time", seconds=_FLUSH_SECONDS)

@@ -1,0 +1,138 @@
+"""Answers from a generation: whole, or as server-sent events."""
+
+import math
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+import trio
+from quart.wrappers.response import ResponseBody
+
+from daemon.completion import Completion
+from daemon.engine_client import Generation
+from daemon.errors import from_exception
+from daemon.logs import log_failure
+from daemon.workers import Workers
+from runtime.engine.messages import Event, Finished, Output, Progress, Started
+
+_encode = msgspec.json.Encoder().encode
+
+PING = b":\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+class Format(Protocol):
+    """One response shape. The methods return the objects of the stream's next events."""
+
+    ends_with_done: bool
+
+    def begin(self, completion: Completion) -> list[Any]: ...
+
+    def progress(self, completion: Completion, progress: Progress) -> list[Any]: ...
+
+    def delta(self, completion: Completion, output: Output) -> list[Any]: ...
+
+    def end(self, completion: Completion) -> list[Any]: ...
+
+    def done(self, completions: list[Completion]) -> list[Any]: ...
+
+    def whole(self, completions: list[Completion]) -> Any: ...
+
+
+async def collect(generation: Generation, completions: list[Completion]) -> None:
+    """Read a generation to its end into `completions`. Raises what failed it; cancelling it cancels the
+    engine's work
+    as soon as the generation is closed."""
+    while any(completion.finished is None for completion in completions):
+        index, event = await generation.receive()
+        completions[index].feed(event)
+
+
+class EventStream(ResponseBody):
+    """The body of a streamed answer, from a generation whose `first` event has come.
+
+    An error after that is sent as one event and ends the stream without ``[DONE]``. After `ping_interval`
+    seconds of silence (inf: never) a comment keeps proxies from closing the connection.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        completions: list[Completion],
+        format: Format,
+        first: tuple[int, Event],
+        ping_interval: int,
+        workers: Workers,
+    ) -> None:
+        self._generation = generation
+        self._completions = completions
+        self._format = format
+        self._first: tuple[int, Event] | None = first
+        self._interval = ping_interval if ping_interval > 0 else math.inf
+        self._workers = workers
+        self._ended = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._generation.close()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._ended:
+            try:
+                data = await self._next()
+            except Exception as error:
+                self._ended = True
+                log_failure(error)
+                return event_data(from_exception(error).body)
+            if data:
+                return data
+        raise StopAsyncIteration
+
+    async def _next(self) -> bytes:
+        """Bytes of the next event, b"" when it is not shown."""
+        if self._first is not None:
+            (index, event), self._first = self._first, None
+        else:
+            with trio.move_on_after(self._interval) as scope:
+                index, event = await self._generation.receive()
+            if scope.cancelled_caught:
+                return PING
+        completion = self._completions[index]
+        completion.feed(event)
+        data = b"".join(map(event_data, await self._objects(completion, event)))
+        if all(each.finished is not None for each in self._completions):
+            self._ended = True
+            data += b"".join(map(event_data, self._format.done(self._completions)))
+            if self._format.ends_with_done:
+                data += DONE
+        return data
+
+    async def _objects(self, completion: Completion, event: Event) -> list[Any]:
+        if isinstance(event, Output):
+            return self._format.delta(completion, event)
+        if isinstance(event, Progress):
+            return self._format.progress(completion, event) if completion.settings.return_progress else []
+        if isinstance(event, Started):
+            return self._format.begin(completion)
+        if isinstance(event, Finished):
+            # the last object shows the prompt, which may be long
+            return await self._workers.run(self._format.end, completion)
+        return []
+
+
+def event_data(value: Any) -> bytes:
+    """One event; a list becomes one event per item."""
+    if isinstance(value, list):
+        return b"".join(map(event_data, value))
+    return b"data: " + _encode(value) + b"\n\n"

@@ -1,0 +1,83 @@
+"""Fields of features that emberd does not have yet: neutral values pass, others are refused by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from daemon.errors import invalid, not_supported
+from daemon.requests import ChatRequest, CompletionFields
+
+
+def _empty(value: Any) -> bool:
+    return value in (None, "", [], {})
+
+
+def _at_most(limit: float) -> Callable[[Any], bool]:
+    return lambda value: bool(value <= limit)
+
+
+def _equals(neutral: Any) -> Callable[[Any], bool]:
+    return lambda value: bool(value == neutral)
+
+
+_SAMPLER = "this sampler is not supported yet"
+_CONSTRAINED = "constrained output is not supported yet"
+_BANS = "bans are not supported yet"
+_REASONING = "reasoning control is not supported yet"
+_MEDIA = "this server does not support media"
+
+# field: (whether a value asks for nothing, what to say otherwise)
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "dynatemp_range": (_at_most(0), _SAMPLER),
+    "tfs_z": (lambda value: bool(value >= 1), _SAMPLER),
+    "top_n_sigma": (_at_most(0), _SAMPLER),
+    "xtc_probability": (_at_most(0), _SAMPLER),
+    "penalty_prompt": (_empty, "a separate penalty prompt is not supported yet"),
+    "dry_multiplier": (_at_most(0), _SAMPLER),
+    "mirostat": (_at_most(0), _SAMPLER),
+    "adaptive_target": (lambda value: bool(value < 0), _SAMPLER),
+    "grammar": (_empty, _CONSTRAINED),
+    "json_schema": (_equals(None), _CONSTRAINED),
+    "grammar_lazy": (_equals(False), _CONSTRAINED),
+    "grammar_triggers": (_empty, _CONSTRAINED),
+    "n_cache_reuse": (_equals(0), "moving cached positions is not supported"),
+    "n_indent": (_equals(0), "stopping by indentation is not supported yet"),
+    "t_max_predict_ms": (_equals(-1), "a time limit is not supported yet"),
+    "lora": (_empty, "adapters are not supported yet"),
+    "reasoning_budget_tokens": (_equals(-1), _REASONING),
+    "thinking_budget_tokens": (_equals(-1), _REASONING),
+    "reasoning_control": (_equals(False), _REASONING),
+    "reasoning_format": (lambda value: value in ("none", "auto"), _REASONING),
+    "system_prompt": (_empty, "a system prompt for all slots is not supported yet"),
+    "banned_strings": (_empty, _BANS),
+    "banned_regex": (_empty, _BANS),
+    "banned_regex_case_insensitive": (_empty, _BANS),
+    "expiring_logit_bias": (_empty, _BANS),
+    "allowlist_piece_array": (_empty, _BANS),
+    "image_data": (_empty, _MEDIA),
+}
+
+
+def refuse_unsupported(request: CompletionFields) -> None:
+    """Raise ApiError 501 naming the first field that asks for something emberd does not do."""
+    for name, (is_neutral, what) in _FIELDS.items():
+        value = getattr(request, name)
+        if value is not None and not is_neutral(value):
+            raise not_supported(name, what)
+
+
+def refuse_unsupported_chat(request: ChatRequest) -> None:
+    """The same for what only chat requests carry. Raises ApiError 400 for malformed ones."""
+    kind = request.response_format
+    if kind is not None:
+        if not isinstance(kind, dict):
+            raise invalid("Field 'response_format': Expected object")
+        name = kind.get("type", "text")
+        if name in ("json_object", "json_schema"):
+            raise not_supported("response_format", _CONSTRAINED)
+        if name != "text":
+            raise invalid(f'response_format type must be one of "text" or "json_object", but got: {name}')
+    choice = request.tool_choice
+    if isinstance(choice, str) and choice not in ("auto", "none", "required"):
+        raise invalid(f"Invalid tool_choice: {choice[:80]}")
+    if request.tools and choice != "none":
+        raise not_supported("tools", 'tool calls are not supported yet (tool_choice "none" passes)')
