@@ -91,30 +91,37 @@ class Memory(Saves, Protocol):
     def root(self) -> bytes:
         """Root of the chain of every prefix: the identity of model, memory layout and numerics."""
 
+    async def run(self) -> None:
+        """What the memory does in the background, until cancelled."""
+
     async def close(self) -> None:
         """Write what is queued, within the deadline of the caller's scope, and close. Never raises."""
 
 
 class NoMemory:
-    """``--store off``: slots can be erased; nothing is saved."""
+    """No store, by ``--store off`` or for the given reason: slots can be erased; nothing is saved."""
 
     port = None
     root = b""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, reason: str = "start emberd with --store on") -> None:
         self._client = client
+        self._reason = reason
+
+    async def run(self) -> None:
+        return
 
     async def save(self, id_slot: int, name: str) -> SaveResult:
-        raise SavesUnavailable("The store is off, start emberd with --store on")
+        raise SavesUnavailable(f"The store is off: {self._reason}")
 
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
-        raise SavesUnavailable("The store is off, start emberd with --store on")
+        raise SavesUnavailable(f"The store is off: {self._reason}")
 
     async def erase(self, id_slot: int) -> int:
         return await erase_slot(self._client, id_slot)
 
     def health(self) -> StoreHealth:
-        return StoreHealth("off")
+        return StoreHealth("off", self._reason)
 
     def statistics(self) -> Mapping[str, int | float | str]:
         return {}

@@ -86,6 +86,7 @@ def load_model(
     identity = (
         ("architecture", file.architecture),
         *plan.identity,
+        *((f"override.{i}", override) for i, override in enumerate(sorted(options.overrides))),
         *((f"numerics.{family}", version) for family, version in NUMERICS.items()),
     )
     return LoadedModel(file, tokenizer, runner, n_ctx, n_ctx_train, identity)

@@ -1,0 +1,311 @@
+"""Where engine memory becomes store records and comes back: the one file that knows both.
+
+The engine's thread calls the `MemoryPort` half, which only posts: look-ups and loads run on the store's reader thread,
+offers are written by its writer from the engine's own blocks, lent until they are. The event loop calls
+the other half: named saves, health, closing.
+
+The store's root contains a digest of the weights. A model seen for the first time is digested beside the first
+requests; until that is done nothing is looked up, and the offers made meanwhile wait here.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import trio
+
+from daemon.config import Config
+from daemon.engine_client import EngineClient
+from daemon.logs import logger
+from daemon.saves import (
+    DamagedSave,
+    ForeignSave,
+    RestoreResult,
+    SaveError,
+    SaveResult,
+    SavesUnavailable,
+    StoreHealth,
+    UnknownSave,
+    erase_slot,
+)
+from runtime.engine.commands import CaptureSlot, InstallPrefix, PrefixInstalled, SlotCaptured
+from runtime.engine.messages import Tokens
+from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PrefixSnapshot
+from runtime.memory.layout import BLOCK
+from runtime.model import LoadedModel
+from store import (
+    BlockData,
+    Damaged,
+    Fingerprint,
+    FingerprintMismatch,
+    InvalidName,
+    Manifest,
+    Match,
+    Outcome,
+    Segment,
+    Store,
+    StoreError,
+    UnknownName,
+    WriteRequest,
+    WriteResult,
+    model_fingerprint,
+    weights_digest,
+)
+
+ROOT = b"model"
+_PACE_MIB_S = 64.0  # while something decodes; unpaced writing costs a decode step up to a third (measured)
+_PACE_SECONDS = 0.25
+_MATCHES = 64
+_WAITING_OFFERS = 64
+
+
+class MemoryBridge:
+    """`daemon.saves.Memory` over a store. Owns the store from the constructor on."""
+
+    def __init__(self, store: Store, loaded: LoadedModel, client: EngineClient, model_name: str) -> None:
+        self._store = store
+        self._loaded = loaded
+        self._client = client
+        self._model_name = model_name
+        self._matches: OrderedDict[int, Match] = OrderedDict()
+        self._lock = threading.Lock()
+        self._fingerprint: Fingerprint | None = None
+        self._root: bytes | None = None
+        self._waiting: deque[PrefixSnapshot] = deque()
+        self._trouble = ""
+
+    @property
+    def port(self) -> MemoryPort:
+        return self
+
+    @property
+    def root(self) -> bytes:
+        return ROOT
+
+    def identify(self) -> None:
+        """Digest the weights and open the store to this model; reads the file unless its digest is known.
+
+        Called once, in a thread; blocks for about a second per GiB at most. Never raises.
+        """
+        try:
+            digest = weights_digest(
+                [Path(p) for p in self._loaded.file.shards], self._store.digests, max_threads=1
+            )
+            fingerprint = fingerprint_of(self._loaded, digest)
+            root = self._store.register(fingerprint)
+        except (OSError, StoreError) as error:
+            logger().warning("the store is not used", reason=str(error))
+            with self._lock:
+                self._trouble = f"the model cannot be identified: {error}"
+                waiting, self._waiting = self._waiting, deque()
+            for snapshot in waiting:
+                snapshot.release()
+            return
+        with self._lock:
+            self._fingerprint, self._root = fingerprint, root
+            waiting, self._waiting = self._waiting, deque()
+        for snapshot in waiting:
+            self._write(root, snapshot)
+
+    async def run(self) -> None:
+        """Identify the model, then keep writing at a pace that decoding does not notice, until cancelled."""
+        await trio.to_thread.run_sync(self.identify, abandon_on_cancel=True)
+        while True:
+            busy = self._client.statistics().requests_processing > 0
+            self._store.set_pace(_PACE_MIB_S if busy else None)
+            await trio.sleep(_PACE_SECONDS)
+
+    def lookup(self, ticket: int, root: bytes, tokens: Tokens, have: int) -> None:
+        self._on_reader(partial(self._look_up, ticket, tokens), lambda why: LookupDone(ticket, 0, why))
+
+    def load(
+        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+    ) -> None:
+        self._on_reader(
+            partial(self._load, ticket, tokens, n_tokens, destinations), lambda why: LoadDone(ticket, 0, why)
+        )
+
+    def offer(self, snapshot: PrefixSnapshot) -> None:
+        with self._lock:
+            root = self._root
+            if root is None:
+                self._waiting.append(snapshot)
+                given_up = (
+                    self._waiting.popleft() if self._trouble or len(self._waiting) > _WAITING_OFFERS else None
+                )
+        if root is not None:
+            self._write(root, snapshot)
+        elif given_up is not None:
+            given_up.release()
+
+    async def save(self, id_slot: int, name: str) -> SaveResult:
+        root = self._require_root()
+        answer = await self._client.ask(lambda ticket: CaptureSlot(ticket, id_slot))
+        if not isinstance(answer, SlotCaptured) or answer.snapshot is None:
+            raise SaveError(str(getattr(answer, "error", "the slot gave no answer")))
+        snapshot = answer.snapshot
+        written = await self._written(root, snapshot)
+        if written.outcome is not Outcome.WRITTEN:
+            raise SavesUnavailable(f"the store did not take it: {written.reason or written.outcome}")
+        save = partial(self._store.save_manifest, name, root, snapshot.tokens, model=self._model_name)
+        try:
+            info = await trio.to_thread.run_sync(save)
+        except StoreError as error:
+            raise SaveError(str(error)) from error
+        return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, info.n_tokens)
+
+    async def restore(self, id_slot: int, name: str) -> RestoreResult:
+        self._require_root()
+        manifest = await trio.to_thread.run_sync(self._manifest, name)
+        tokens = np.ascontiguousarray(manifest.tokens, np.int32)
+        answer = await self._client.ask(lambda ticket: InstallPrefix(ticket, id_slot, ROOT, tokens))
+        if not isinstance(answer, PrefixInstalled) or answer.error is not None:
+            raise DamagedSave(str(getattr(answer, "error", "the slot gave no answer")))
+        if not answer.n_tokens:
+            raise DamagedSave(answer.reason or "nothing of it could be read")
+        return RestoreResult(answer.n_tokens, manifest.info.n_bytes, answer.n_tokens)
+
+    async def erase(self, id_slot: int) -> int:
+        return await erase_slot(self._client, id_slot)
+
+    def health(self) -> StoreHealth:
+        if self._trouble:
+            return StoreHealth("off", self._trouble)
+        statistics = self._store.statistics()
+        return StoreHealth(statistics.state, statistics.reason)
+
+    def statistics(self) -> Mapping[str, int | float | str]:
+        return asdict(self._store.statistics())
+
+    async def close(self) -> None:
+        """Cancelling the wait leaves the rest to a thread, which the end of the process cuts off cleanly."""
+        self._store.set_pace(None)
+        await trio.to_thread.run_sync(self._store.close, abandon_on_cancel=True)
+
+    def _require_root(self) -> bytes:
+        if self._root is None:
+            raise SavesUnavailable(
+                self._trouble or "The model is still being identified, try again in a moment"
+            )
+        return self._root
+
+    def _manifest(self, name: str) -> Manifest:
+        try:
+            return self._store.manifest(name, self._fingerprint)
+        except UnknownName as error:
+            raise UnknownSave(str(error)) from error
+        except FingerprintMismatch as error:
+            raise ForeignSave(str(error), ", ".join(error.fields)) from error
+        except InvalidName as error:
+            raise SaveError(str(error)) from error
+        except Damaged as error:
+            raise DamagedSave(str(error)) from error
+        except StoreError as error:
+            raise SavesUnavailable(str(error)) from error
+
+    async def _written(self, root: bytes, snapshot: PrefixSnapshot) -> WriteResult:
+        """Write a captured slot and wait for its commit. The lease is given back whatever happens."""
+        token, done = trio.lowlevel.current_trio_token(), trio.Event()
+        results: list[WriteResult] = []
+
+        def on_done(result: WriteResult) -> None:
+            results.append(result)
+            try:
+                token.run_sync_soon(done.set)
+            except trio.RunFinishedError:
+                return
+
+        self._write(root, snapshot, why="save", on_done=on_done)
+        await done.wait()
+        return results[0]
+
+    def _write(
+        self,
+        root: bytes,
+        snapshot: PrefixSnapshot,
+        why: str | None = None,
+        on_done: Callable[[WriteResult], None] | None = None,
+    ) -> None:
+        def settled(result: WriteResult) -> None:
+            snapshot.release()
+            if on_done is not None:
+                on_done(result)
+
+        blocks = tuple(BlockData(b.index, b.n_rows, self._segments(b)) for b in snapshot.blocks)
+        try:
+            self._store.offer(WriteRequest(root, snapshot.tokens, blocks, why or snapshot.why, settled))
+        except (ValueError, StoreError) as error:
+            logger().warning("a prefix was not offered to the store", reason=str(error))
+            settled(WriteResult(Outcome.FAILED, reason=str(error)))
+
+    def _segments(self, views: BlockViews) -> tuple[Segment, ...]:
+        groups = self._loaded.runner.layout.groups
+        return tuple(
+            Segment(group.name, group.layout_id, group.tile_bytes, data)
+            for group, data in zip(groups, views.segments, strict=True)
+        )
+
+    def _on_reader(
+        self, call: Callable[[], LookupDone | LoadDone], failed: Callable[[str], LookupDone | LoadDone]
+    ) -> None:
+        """Run `call` on the store's reader thread and post what it returns, or `failed(why)`."""
+
+        def body() -> None:
+            try:
+                answer = call()
+            except Exception as error:
+                logger().exception("the store failed to answer")
+                answer = failed(f"{type(error).__name__}: {error}")
+            self._client.engine.post(answer)
+
+        if not self._store.post(body):
+            self._client.engine.post(failed("the store is closed"))
+
+    def _look_up(self, ticket: int, tokens: Tokens) -> LookupDone:
+        if self._root is None:
+            return LookupDone(ticket, 0, self._trouble or "the model is still being identified")
+        match = self._store.lookup(self._root, tokens)
+        self._matches[ticket] = match
+        if len(self._matches) > _MATCHES:
+            self._matches.popitem(last=False)
+        return LookupDone(ticket, match.n_tokens, match.reason)
+
+    def _load(
+        self, ticket: int, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+    ) -> LoadDone:
+        match = self._matches.pop(ticket, None) or self._store.lookup(self._root or b"", tokens)
+        done = destinations[0].index * BLOCK if destinations else n_tokens
+        for views in destinations:
+            if views.index >= len(match.blocks):
+                return LoadDone(ticket, done, match.reason)
+            loaded = self._store.load(match.blocks[views.index], self._segments(views))
+            if not loaded:
+                return LoadDone(ticket, done, loaded.reason)
+            done = views.index * BLOCK + views.n_rows
+        return LoadDone(ticket, done, "")
+
+
+def fingerprint_of(loaded: LoadedModel, weights: bytes) -> Fingerprint:
+    """What decides the bytes of the model's memory, in the store's order of fields."""
+
+    def fields(prefix: str) -> tuple[tuple[str, str | int | float], ...]:
+        return tuple((name, value) for name, value in loaded.identity if name.startswith(prefix))
+
+    return model_fingerprint(
+        weights=weights,
+        architecture=loaded.file.architecture,
+        layers=fields("override"),
+        kv_layout=fields("layout"),
+        positions=fields("rope"),
+        numerics=fields("numerics"),
+    )
+
+
+async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient, name: str) -> MemoryBridge:
+    """Open the configured store. Raises StoreError or OSError."""
+    open_store = partial(Store.open, Path(config.store_path), budget_bytes=config.store_budget or None)
+    return MemoryBridge(await trio.to_thread.run_sync(open_store), loaded, client, name)
