@@ -89,8 +89,8 @@ class Cursor:
     def u64(self, what: str) -> int:
         return int.from_bytes(self.data[(p := self.skip(8, what)) : p + 8], "little")
 
-    def byte_string(self, what: str, limit: int) -> bytes:
-        """A length-prefixed string of at most `limit` bytes."""
+    def string(self, what: str, limit: int) -> memoryview:
+        """The bytes of a length-prefixed string of at most `limit` bytes."""
         n = self.u64(f"the length of {what}")
         if n > min(limit, self.remaining):
             raise self.fault(
@@ -98,11 +98,11 @@ class Cursor:
                 f"the limit is {limit} and {self.remaining} bytes remain"
             )
         start = self.skip(n, what)
-        return self.data[start : start + n].tobytes()
+        return self.data[start : start + n]
 
     def name(self, what: str, limit: int) -> str:
         """A key or tensor name: UTF-8, not empty, on one line."""
-        raw = self.byte_string(what, limit)
+        raw = bytes(self.string(what, limit))
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -123,7 +123,7 @@ class Cursor:
         if kind is ValueType.ARRAY:
             return self._array(key)
         if kind is ValueType.STRING:
-            return self.byte_string(key, len(self.data)).decode("utf-8", "replace")
+            return str(self.string(key, len(self.data)), "utf-8", "replace")
         return self._scalar(key, kind)
 
     def _scalar(self, key: str, kind: ValueType) -> Scalar:

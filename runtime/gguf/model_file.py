@@ -3,6 +3,7 @@
 import mmap
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,6 @@ class _Mapping:
 
     path: Path
     data: memoryview
-    map: mmap.mmap | None
     stat: tuple[int, int, int]
 
     def fault(self, message: str, *, unsupported: bool = False) -> ModelError:
@@ -135,7 +135,7 @@ class ModelFile(Metadata):
 
     def close(self) -> None:
         """Forget the mapping. Views lent by `tensor_bytes` stay valid and keep it alive."""
-        self._files = tuple(_Mapping(f.path, memoryview(b""), None, f.stat) for f in self._files)
+        self._files = tuple(_Mapping(f.path, memoryview(b""), f.stat) for f in self._files)
         self._places = {}
         self.tensors = MappingProxyType({})
 
@@ -215,17 +215,19 @@ def _check_shards(files: list[_Mapping], parts: list[ParsedFile], problems: list
 
 def _map(path: Path) -> _Mapping:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModelError(f"{path}: {'a directory' if path.is_dir() else 'not a regular file'}")
         with path.open("rb") as file:
-            stat = os.fstat(file.fileno())
-            if stat.st_size == 0:
-                return _Mapping(path, memoryview(b""), None, _stat(stat))
+            status = os.fstat(file.fileno())
+            if status.st_size == 0:
+                return _Mapping(path, memoryview(b""), _stat(status))
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from None
     except ValueError:
         raise ModelError(f"{path}: cannot be mapped into memory") from None
-    return _Mapping(path, memoryview(mapped), mapped, _stat(stat))
+    return _Mapping(path, memoryview(mapped), _stat(status))
 
 
-def _stat(stat: os.stat_result) -> tuple[int, int, int]:
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+def _stat(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino
