@@ -28,6 +28,10 @@ class EnginePort(Protocol):
 
     def statistics(self) -> EngineStatistics: ...
 
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
 
 class Generation:
     """The completions of one HTTP request. Leaving the block cancels what is still running."""

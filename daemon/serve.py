@@ -10,7 +10,7 @@ import trio
 
 from daemon.app import create_app
 from daemon.config import Config
-from daemon.engine_client import EngineClient
+from daemon.engine_client import EngineClient, EnginePort
 from daemon.errors import SHUTTING_DOWN
 from daemon.flags import UsageError
 from daemon.http_server import HttpServer
@@ -24,11 +24,13 @@ from daemon.service import Ready, Service
 from daemon.systemd import Notifier
 from runtime.engine import Engine
 from runtime.errors import RuntimeFault
+from store import StoreBusy
 
 _FLUSH_SECONDS = 10.0
 _FAREWELL_SECONDS = 1.0
 
 Prepare = Callable[[Config, Report], Prepared]
+MakeEngine = Callable[..., EnginePort]
 
 
 class StartFailed(Exception):
@@ -55,12 +57,18 @@ def run(config: Config, warnings: tuple[str, ...]) -> int:
 
 @dataclass(slots=True)
 class Daemon:
-    """One run of the daemon. `failure` is set when it could not start."""
+    """One run of the daemon. `failure` is set when it could not start, `addresses` once it listens.
+
+    `watch_signals` needs the main thread; without it only `stop` ends the run.
+    """
 
     config: Config
     prepare: Prepare = prepare
+    make_engine: MakeEngine = Engine
+    watch_signals: bool = True
     notifier: Notifier = field(default_factory=Notifier)
     failure: StartFailed | None = None
+    addresses: list[str] = field(default_factory=list)
     _stop: trio.Event = field(default_factory=trio.Event)
 
     async def run(self) -> None:
@@ -72,24 +80,35 @@ class Daemon:
         except (OSError, UsageError) as error:
             self.failure = StartFailed(str(error))
             return
-        addresses = urls(sockets, tls=bool(self.config.ssl_cert_file))
+        self.addresses = urls(sockets, tls=bool(self.config.ssl_cert_file))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_signals)
+            if self.watch_signals:
+                nursery.start_soon(self._watch_signals)
             await nursery.start(server.run)
-            logger().info("listening", urls=addresses)
-            await self._serve(service, server, addresses)
+            logger().info("listening", urls=self.addresses)
+            await self._serve(service, server)
             self.notifier.send(STOPPING="1", STATUS="stopped")
             nursery.cancel_scope.cancel()
 
-    async def _serve(self, service: Service, server: HttpServer, addresses: list[str]) -> None:
+    def stop(self) -> None:
+        """Begin a graceful stop. For the event loop's thread; idempotent."""
+        self._stop.set()
+
+    async def _serve(self, service: Service, server: HttpServer) -> None:
         prepared = await self._load()
         if prepared is None:
             await server.stop_accepting()
             await server.close_connections()
             return
         client = EngineClient(prepared.engine.n_slots, self.config.queue_size)
-        memory = await open_memory(self.config, prepared.loaded, client)
-        engine = Engine(
+        try:
+            memory = await open_memory(self.config, prepared.loaded, client, prepared.model.name)
+        except StoreBusy as error:
+            self.failure = StartFailed(str(error))
+            await server.stop_accepting()
+            await server.close_connections()
+            return
+        engine = self.make_engine(
             prepared.loaded.runner, prepared.model.tokenizer, prepared.engine, client.deliver, memory.port
         )
         client.attach(engine)
@@ -106,10 +125,11 @@ class Daemon:
             )
         )
         self.notifier.send(READY="1", STATUS=f"serving {prepared.model.name}")
-        sys.stdout.write(f"emberd is ready: {' '.join(addresses)}\n")
+        sys.stdout.write(f"emberd is ready: {' '.join(self.addresses)}\n")
         sys.stdout.flush()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._feed_watchdog, client)
+            nursery.start_soon(memory.run)
             await self._stop.wait()
             nursery.cancel_scope.cancel()
         await self._shut_down(service, server, client)

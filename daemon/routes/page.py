@@ -2,10 +2,8 @@
 
 import hashlib
 import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from quart import Response, request
@@ -14,16 +12,25 @@ from quart_trio import QuartTrio
 from daemon.config import Config
 from daemon.errors import NOT_FOUND
 from daemon.flags import UsageError
+from webui import STATIC
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
-    "connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types dompurify",
+    )
 )
 """Nothing that a model writes may run or load, even if it slipped through the page's own cleaning."""
 
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}
-_SKIPPED = (".py", ".pyc", ".pyi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +53,23 @@ def load_assets(config: Config) -> Assets:
         if not root.is_dir():
             raise UsageError(f"--path: {root} is not a directory")
         return _index(root, own=False)
-    return _index(resources.files("webui"), own=True) if config.ui else {}
+    return _index(STATIC, own=True) if config.ui else {}
 
 
-def _index(root: Traversable, *, own: bool) -> dict[str, Asset]:
-    assets = {path: _asset(path, file.read_bytes(), own) for path, file in _files(root, "")}
+def _index(root: Path, *, own: bool) -> dict[str, Asset]:
+    assets = {}
+    for file in sorted(root.rglob("*")):
+        relative = file.relative_to(root)
+        if file.is_file() and not any(part.startswith(".") for part in relative.parts):
+            assets[f"/{relative.as_posix()}"] = _asset(file, own)
     if "/index.html" in assets:
         assets["/"] = assets["/index.html"]
     return assets
 
 
-def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.name.startswith((".", "__")) or entry.name.endswith(_SKIPPED):
-            continue
-        path = f"{prefix}/{entry.name}"
-        if entry.is_dir():
-            yield from _files(entry, path)
-        elif entry.is_file():
-            yield path, entry
-
-
-def _asset(path: str, data: bytes, own: bool) -> Asset:
-    suffix = Path(path).suffix
-    kind = _TYPES.get(suffix) or mimetypes.guess_type(path)[0] or "application/octet-stream"
+def _asset(file: Path, own: bool) -> Asset:
+    data = file.read_bytes()
+    kind = _TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     if kind.startswith("text/") or kind.endswith(("json", "xml")):
         kind += "; charset=utf-8"
     return Asset(data, kind, hashlib.blake2b(data, digest_size=16).hexdigest(), own)
