@@ -64,7 +64,7 @@ def _block(address: int, row_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 class FakeRunner:
-    """Writes hashes as memory rows through the given addresses and derives logits from all rows it can see."""
+    """Writes hashes as memory rows through the given addresses; its logits depend on all rows it can see."""
 
     n_vocab = N_VOCAB
     layout = LAYOUT

@@ -18,6 +18,8 @@ from runtime.memory.pool import BlockPool, Lease
 from runtime.memory.prefix import PrefixIndex
 from runtime.memory.sequence import BlockSequence
 
+# Few tokens and lengths around the edges of tiles and blocks, so that sequences meet and part often.
+RUNS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from((1, 7, 16, 100, 156, 256, 300))), max_size=3)
 LAYOUT = MemoryLayout((GroupLayout("rows", "rows", TILE),))
 CAPACITY = 5 * BLOCK
 ROOTS = (b"", b"other")
@@ -51,24 +53,24 @@ class Memory(RuleBasedStateMachine):
     def create(self, root: bytes, private: bool) -> BlockSequence:
         return self._keep(BlockSequence(self.index, root, CAPACITY, private))
 
-    @rule(sequence=sequences, runs=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 300)), max_size=4))
+    @rule(sequence=sequences, runs=RUNS)
     def write(self, sequence: BlockSequence, runs: list[tuple[int, int]]) -> None:
         for token, length in runs:
             n = min(length, CAPACITY - sequence.n_tokens)
-            before = (sequence.n_tokens, sequence.blocks)
+            n_tokens, blocks = sequence.n_tokens, sequence.blocks
             try:
                 sequence.reserve(n)
             except PoolExhausted:
-                assert sequence.n_tokens == before[0]
-                assert len(sequence.blocks) == len(before[1][: -(-before[0] // BLOCK)])
+                assert sequence.n_tokens == n_tokens
+                assert len(sequence.blocks) == -(-n_tokens // BLOCK)
                 return
-            new = np.full(n, token, np.int32)
-            start = sequence.n_tokens
-            rows = row_bytes(sequence.root, np.concatenate((sequence.tokens, new)))
-            for position in range(start, start + n):
+            assert sequence.blocks[: n_tokens // BLOCK] == blocks[: n_tokens // BLOCK]
+            tokens = np.full(n, token, np.int32)
+            rows = row_bytes(sequence.root, np.concatenate((sequence.tokens, tokens)))
+            for position in range(n_tokens, n_tokens + n):
                 address = int(sequence.tables[0][position // BLOCK]) + position % BLOCK
                 ctypes.c_uint8.from_address(address).value = int(rows[position])
-            sequence.commit(new)
+            sequence.commit(tokens)
 
     @rule(sequence=sequences, keep=st.floats(0, 1))
     def truncate(self, sequence: BlockSequence, keep: float) -> None:
@@ -83,9 +85,14 @@ class Memory(RuleBasedStateMachine):
         sequence.private = private
         sequence.publish()
 
-    @rule(target=sequences, sequence=sequences)
-    def fork(self, sequence: BlockSequence) -> BlockSequence:
-        return self._keep(sequence.fork())
+    @rule(target=sequences, sequence=sequences, mine=RUNS, others=RUNS)
+    def fork(
+        self, sequence: BlockSequence, mine: list[tuple[int, int]], others: list[tuple[int, int]]
+    ) -> BlockSequence:
+        twin = self._keep(sequence.fork())
+        self.write(sequence, mine)
+        self.write(twin, others)
+        return twin
 
     @rule(
         target=sequences,
@@ -165,6 +172,15 @@ class Memory(RuleBasedStateMachine):
             assert node.n_rows == BLOCK or not node.children
 
     @invariant()
+    def what_was_published_is_found(self) -> None:
+        for sequence in self.live:
+            if not sequence.private:
+                full = sequence.tokens[: sequence.n_tokens // BLOCK * BLOCK]
+                assert self.index.match(sequence.root, full).n_tokens == len(full)
+        for node in self.index.nodes():
+            assert any(node is child for child in node.parent.children)
+
+    @invariant()
     def siblings_are_sorted_and_none_begins_another(self) -> None:
         for node in self.index.nodes():
             keys = node.parent.keys
@@ -196,5 +212,5 @@ class Memory(RuleBasedStateMachine):
         return best
 
 
-Memory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Memory.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestMemory = Memory.TestCase
