@@ -20,6 +20,7 @@ they are used; what fails is quarantined and counted. Live bytes stay within a b
 blocks go, leaves first, saved ones never. When the disk fails, requests go on without the store.
 """
 
+from store.administration import Administration
 from store.chain import BLOCK
 from store.errors import (
     Damaged,
@@ -34,6 +35,7 @@ from store.errors import (
     WriteRefused,
 )
 from store.fingerprint import Adapter, DigestCache, Fingerprint, diff, model_fingerprint, weights_digest
+from store.forgetting import Forgotten
 from store.insertion import BlockData, Outcome, WriteRequest, WriteResult
 from store.lookup import BlockRef, Loaded, Match
 from store.manifests import Manifest, ManifestInfo
@@ -45,12 +47,14 @@ from store.update import Segment
 __all__ = [
     "BLOCK",
     "Adapter",
+    "Administration",
     "BlockData",
     "BlockRef",
     "Damaged",
     "DigestCache",
     "Fingerprint",
     "FingerprintMismatch",
+    "Forgotten",
     "InvalidName",
     "Loaded",
     "Manifest",

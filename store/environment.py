@@ -18,14 +18,37 @@ from store.errors import Damaged, StoreClosed, StoreError, StoreUnusable
 from store.records import seal, unseal
 
 SCHEMA = 1
-_TABLES = (b"idx", b"dat", b"kid", b"use", b"lru", b"man", b"qua", b"wid")
 _GIB = 1 << 30
 T = TypeVar("T")
 Txn: TypeAlias = "lmdb.Transaction[memoryview]"
 
 
 class Environment:
-    """LMDB with its named databases as attributes; see store.md for the tables."""
+    """LMDB with its named databases as attributes.
+
+    meta   "schema", "ledger", and "fp:" with a fingerprint id: the record of the fingerprint
+    idx    block id: `records.BlockRecord`
+    dat    "B", block id, segment number, part number: up to 1,048,560 raw bytes
+    kid    where look-ups search below a block: see `branches`
+    use    block id: `records.Usage`
+    lru    the order of eviction: u64 time, block id; empty values
+    man    name of a save: `records.ManifestRecord`
+    qua    block id, u64 time: what failed verification, and why
+    wid    stat tuple of a file: its content digest
+    """
+
+    TABLES = ("meta", "idx", "dat", "kid", "use", "lru", "man", "qua", "wid")
+    WITH_DUPLICATES = frozenset(("kid",))
+
+    meta: lmdb._Database
+    idx: lmdb._Database
+    dat: lmdb._Database
+    kid: lmdb._Database
+    use: lmdb._Database
+    lru: lmdb._Database
+    man: lmdb._Database
+    qua: lmdb._Database
+    wid: lmdb._Database
 
     def __init__(
         self, directory: Path, *, create: bool = False, read_only: bool = False, budget_bytes: int = 0
@@ -36,11 +59,22 @@ class Environment:
         an error, not a new empty table. The map is far larger than the budget, which costs nothing, and
         changing it later would be fatal to views.
         """
+        self.directory = directory
+        self._map_bytes = min(max(8 * budget_bytes, 16 * _GIB), 1024 * _GIB)
+        self._read_only = read_only
+        self._gate = threading.Condition()
+        self._readers: dict[int, float] = {}
+        self._next_reader = 0
+        self._closed = False
+        self._writer: threading.Thread | None = None
+        self._attach(create)
+
+    def _attach(self, create: bool) -> None:
         try:
             self._env = lmdb.open(
-                str(directory),
-                map_size=min(max(8 * budget_bytes, 16 * _GIB), 1024 * _GIB),
-                readonly=read_only,
+                str(self.directory),
+                map_size=self._map_bytes,
+                readonly=self._read_only,
                 create=create,
                 mode=0o600,
                 metasync=False,
@@ -49,46 +83,37 @@ class Environment:
                 max_readers=64,
                 lib_version=0,
             )
+        except (lmdb.CorruptedError, lmdb.InvalidError) as error:
+            raise Damaged(f"{self.directory}: {error}") from None
         except lmdb.Error as error:
-            raise StoreUnusable(f"cannot open the store {directory}: {error}") from None
-        self.directory = directory
-        self._gate = threading.Condition()
-        self._readers: dict[int, float] = {}
-        self._next_reader = 0
-        self._closed = False
-        self._writer: threading.Thread | None = None
+            raise StoreUnusable(f"cannot open the store {self.directory}: {error}") from None
         try:
-            tables = self._create_tables() if create else self._open_tables()
+            if create:
+                self._create_tables()
+            else:
+                self._open_tables()
             self._check_schema()
         except BaseException:
             self._env.close()
             raise
-        self.idx, self.dat, self.kid = tables[b"idx"], tables[b"dat"], tables[b"kid"]
-        self.use, self.lru, self.man = tables[b"use"], tables[b"lru"], tables[b"man"]
-        self.qua, self.wid = tables[b"qua"], tables[b"wid"]
 
-    def _create_tables(self) -> dict[bytes, lmdb._Database]:
+    def _create_tables(self) -> None:
         """All tables and the schema record in one transaction: a store exists whole or not at all."""
         with self._env.begin(write=True, buffers=True) as txn:
-            tables = {
-                name: self._env.open_db(name, txn, dupsort=name == b"kid", dupfixed=name == b"kid")
-                for name in (b"meta", *_TABLES)
-            }
-            self.meta = tables[b"meta"]
-            txn.put(b"schema", seal(b"schema", (SCHEMA, int(time.time() * 1000))), db=self.meta)
-        return tables
+            for name in self.TABLES:
+                twice = name in self.WITH_DUPLICATES
+                setattr(self, name, self._env.open_db(name.encode(), txn, dupsort=twice, dupfixed=twice))
+            schema = (SCHEMA, int(time.time() * 1000))
+            txn.put(b"schema", seal(b"schema", schema), db=self.meta)
 
-    def _open_tables(self) -> dict[bytes, lmdb._Database]:
-        tables = {}
-        for name in (b"meta", *_TABLES):
+    def _open_tables(self) -> None:
+        for name in self.TABLES:
+            twice = name in self.WITH_DUPLICATES
             try:
-                tables[name] = self._env.open_db(
-                    name, create=False, dupsort=name == b"kid", dupfixed=name == b"kid"
-                )
-            except lmdb.NotFoundError:
-                raise Damaged(f"the store {self.directory} has lost its table {name.decode()}") from None
-        self.meta = tables[b"meta"]
-        return tables
+                table = self._env.open_db(name.encode(), create=False, dupsort=twice, dupfixed=twice)
+            except lmdb.Error as error:
+                raise Damaged(f"the store {self.directory} has lost its table {name}: {error}") from None
+            setattr(self, name, table)
 
     def _check_schema(self) -> None:
         with self._env.begin(buffers=True) as txn:
@@ -150,8 +175,9 @@ class Environment:
 
     def poison(self) -> None:
         """Refuse all further use without touching LMDB: a forked child would damage the file."""
-        self._closed = True
         self._gate = threading.Condition()
+        self._closed = True
+        self._readers = {-1: time.monotonic()}
 
     def close(self, deadline: float) -> bool:
         """Wait up to `deadline` seconds for readers, then unmap; False when one stays inside."""
@@ -161,3 +187,14 @@ class Environment:
                 return False
         self._env.close()
         return True
+
+    def reopen(self, create: bool, deadline: float = 5.0) -> None:
+        """Let go of a file that cannot be written any more and map what is there now.
+
+        Raises `StoreUnusable` or `Damaged`; the environment stays closed then, and can be reopened later.
+        """
+        if not self.close(deadline):
+            raise StoreUnusable("a reader did not let go of the store")
+        self._attach(create)
+        with self._gate:
+            self._closed = False

@@ -1,15 +1,17 @@
 """From a directory of unknown condition to an environment that can be used."""
 
+import contextlib
 import logging
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from store import datafile
 from store.environment import Environment
 from store.errors import Damaged, StoreUnusable
-from store.ownership import OwnerLock, refuse_network
 from store.repair import rebuild
 
 DEFAULT_SHARE = 10
@@ -17,6 +19,30 @@ LARGEST_DEFAULT = 32 << 30
 _SOUND, _INCONSISTENT, _BROKEN = 0, 1, 2
 _PROBE_TIMEOUT_S = 120.0
 log = logging.getLogger("store")
+
+
+_NETWORK = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "9p", "glusterfs", "lustre", "beegfs")
+)
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds `path`, empty when the system does not say."""
+    status = path.stat()
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            left, _, right = line.partition(" - ")
+            if left.split()[2] == device:
+                return right.split()[0]
+    return ""
+
+
+def _refuse_network(directory: Path) -> None:
+    """Raise `StoreUnusable` where memory mapping and locks do not mean what LMDB needs."""
+    kind = _file_system(directory)
+    if kind in _NETWORK or kind.startswith("fuse."):
+        raise StoreUnusable(f"{directory} is on {kind}: a store needs a local file system")
 
 
 def prepare_directory(directory: Path, *, allow_network: bool) -> None:
@@ -27,7 +53,7 @@ def prepare_directory(directory: Path, *, allow_network: bool) -> None:
     except OSError as error:
         raise StoreUnusable(f"cannot use {directory} as a store: {error.strerror}") from None
     if not allow_network:
-        refuse_network(directory)
+        _refuse_network(directory)
 
 
 def default_budget(directory: Path) -> int:
@@ -40,25 +66,28 @@ def default_min_free(directory: Path) -> int:
     return max(1 << 30, shutil.disk_usage(directory).total // 50)
 
 
-def open_owned(directory: Path, lock: OwnerLock, budget_bytes: int) -> tuple[Environment, int]:
+def open_owned(
+    directory: Path, attach: Callable[[bool], Environment], *, trusted: bool
+) -> tuple[Environment, int]:
     """The environment of a directory whose lock is held, and how often it had to be repaired (0 or more).
 
-    A file that is too short is extended before anything maps it; after an unclean stop, or when somebody else
-    changed the file, a child process walks it first. What cannot be used is set aside and the store starts
-    empty: a cache may be lost, a start may not fail for it.
+    `attach` maps the data file, or creates it when given True. A file that is too short is extended before
+    anything maps it; one that is not `trusted`, since nobody closed it or somebody else changed it, is walked
+    by a child process first. What cannot be used is set aside and the store starts empty: a cache may be
+    lost, a start may not fail for it. Raises `StoreUnusable` for what is better left alone.
     """
     data = directory / "data.mdb"
     if datafile.is_unused(data):
-        return Environment(directory, create=True, budget_bytes=budget_bytes), 0
+        return attach(True), 0
     try:
         missing = datafile.extend(data)
-        verdict, said = _run_probe(directory) if missing or not lock.was_clean else (_SOUND, "")
+        verdict, said = (_SOUND, "") if trusted and not missing else _run_probe(directory)
         if verdict == _BROKEN:
             raise Damaged(said)
-        environment = Environment(directory, budget_bytes=budget_bytes)
+        environment = attach(False)
     except Damaged as error:
         _set_aside(directory, str(error))
-        return Environment(directory, create=True, budget_bytes=budget_bytes), 1
+        return attach(True), 1
     environment.clear_stale_readers()
     if verdict != _INCONSISTENT:
         return environment, 0

@@ -1,105 +1,66 @@
-"""Who may write: one process, told apart by a lock on `owner.lock`, and whether the last one stopped cleanly.
+"""Being the owner of a directory: taking it, opening what is in it, and getting it back after trouble."""
 
-LMDB itself lets a second process write without complaint. The lock file also carries a note: who runs, and
-after a clean stop the data file's size and time, so that a file changed by anybody else is looked at before
-use.
-"""
-
-import contextlib
-import fcntl
-import json
-import os
-import time
 from pathlib import Path
-from typing import Any
 
-from store.errors import StoreBusy, StoreUnusable
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
+from store import opening
+from store.environment import Environment
+from store.lockfile import OwnerLock
 
 
-def _stamp(data: Path) -> list[int]:
-    try:
-        status = data.stat()
-    except FileNotFoundError:
-        return []
-    return [status.st_size, status.st_mtime_ns]
+class Ownership:
+    """The lock of a store's directory and the data file it stands for."""
 
+    def __init__(self, directory: Path, allow_network: bool) -> None:
+        """Raises `StoreBusy` or `StoreUnusable`."""
+        self._directory = directory
+        self._allow_network = allow_network
+        opening.prepare_directory(directory, allow_network=allow_network)
+        self._lock = OwnerLock(directory)
+        self._identity = (0, 0)
 
-class OwnerLock:
-    """The exclusive right to write in a store's directory, held until `release`."""
+    def open(self, budget_bytes: int) -> tuple[Environment, int]:
+        """The environment, and how often it had to be repaired (0 or more)."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises `StoreBusy` when another process holds it, `StoreUnusable` when it cannot be taken."""
-        self._path = directory / "owner.lock"
-        self._data = directory / "data.mdb"
+        def attach(create: bool) -> Environment:
+            return Environment(self._directory, create=create, budget_bytes=budget_bytes)
+
+        opened = opening.open_owned(self._directory, attach, trusted=self._lock.was_clean)
+        self._identity = self._file_identity()
+        return opened
+
+    def recover(self, environment: Environment) -> int:
+        """Open the environment anew after a failed write, after which LMDB may refuse everything.
+
+        The directory, its lock or the file may be gone or replaced by now. Returns how often something had to
+        be repaired; raises `StoreError` or OSError while the cause persists.
+        """
+        opening.prepare_directory(self._directory, allow_network=self._allow_network)
+        if not self._lock.is_in_place():
+            self._lock.abandon()
+            self._lock = OwnerLock(self._directory)
+
+        def attach(create: bool) -> Environment:
+            environment.reopen(create)
+            return environment
+
+        trusted = self._file_identity() == self._identity
+        _, repairs = opening.open_owned(self._directory, attach, trusted=trusted)
+        self._identity = self._file_identity()
+        return repairs
+
+    def is_in_place(self) -> bool:
+        """False when the data file was removed or replaced: what is written would be lost."""
+        return self._file_identity() == self._identity
+
+    def _file_identity(self) -> tuple[int, int]:
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreUnusable(f"cannot write in {directory}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = (self._directory / "data.mdb").stat()
         except OSError:
-            note = self._read()
-            os.close(self._fd)
-            raise StoreBusy(directory, int(note.get("pid", 0)), str(note.get("since", ""))) from None
-        note = self._read()
-        self.was_clean = note.get("clean") == _stamp(self._data) and bool(note.get("clean"))
-        self._note(clean=[])
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            note = json.loads(os.pread(self._fd, 4096, 0))
-        except (OSError, ValueError):
-            return {}
-        return note if isinstance(note, dict) else {}
-
-    def _note(self, clean: list[int]) -> None:
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        text = json.dumps({"pid": os.getpid(), "since": since, "boot": _boot_id(), "clean": clean})
-        os.pwrite(self._fd, text.ljust(512).encode(), 0)
-        os.ftruncate(self._fd, 512)
-        os.fsync(self._fd)
+            return (0, 0)
+        return status.st_dev, status.st_ino
 
     def release(self, *, clean: bool) -> None:
-        """Give the lock up; `clean` says that everything accepted is in the data file. Idempotent."""
-        if self._fd < 0:
-            return
-        with contextlib.suppress(OSError):
-            if clean:
-                self._note(clean=_stamp(self._data))
-        self.abandon()
+        self._lock.release(clean=clean and self.is_in_place())
 
     def abandon(self) -> None:
-        """Close the file only: in a forked child the parent's lock must stay as it is."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-_NETWORK = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "9p", "glusterfs", "lustre", "beegfs")
-)
-
-
-def file_system(path: Path) -> str:
-    """Type of the file system that holds `path`, empty when the system does not say."""
-    status = path.stat()
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            left, _, right = line.partition(" - ")
-            if left.split()[2] == device:
-                return right.split()[0]
-    return ""
-
-
-def refuse_network(directory: Path) -> None:
-    """Raise `StoreUnusable` where memory mapping and locks do not mean what LMDB needs."""
-    kind = file_system(directory)
-    if kind in _NETWORK or kind.startswith("fuse."):
-        raise StoreUnusable(f"{directory} is on {kind}: a store needs a local file system")
+        self._lock.abandon()

@@ -6,8 +6,6 @@ block can be verified without its other parts; a part needed only in part is ver
 buffer.
 """
 
-from collections.abc import Iterator
-
 import lmdb
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +18,6 @@ from store.records import SegmentRecord
 Bytes = npt.NDArray[np.uint8]
 
 MAX_PART_BYTES = 1_048_560
-SUM_BYTES = 16
 
 
 def part_bytes(unit_bytes: int) -> int:
@@ -33,7 +30,7 @@ def part_key(block: bytes, number: int, part: int) -> bytes:
     return b"B" + block + bytes((number,)) + part.to_bytes(2, "big")
 
 
-def _sum(block: bytes, number: int, part: int, data: memoryview) -> bytes:
+def sum_of(block: bytes, number: int, part: int, data: memoryview) -> bytes:
     """xxh3-128, seeded by the place, so that parts swapped with each other are found."""
     seed = int.from_bytes(block[:8], "little") ^ (number << 16 | part)
     return xxhash.xxh3_128_digest(data, seed=seed)
@@ -61,7 +58,7 @@ def write_segment(
         txn.put(key, data[start : start + size].data, db=dat)
         stored = txn.get(key, db=dat)
         assert stored is not None
-        sums.append(_sum(block, number, part, stored))
+        sums.append(sum_of(block, number, part, stored))
     return SegmentRecord(group, layout_id, number, data.size, size, b"".join(sums))
 
 
@@ -79,30 +76,39 @@ def read_segment(
     assignment only: it releases the interpreter lock, where ``bytes()`` of a large value stops every thread.
     `scratch` has `MAX_PART_BYTES`. After an error the destination holds garbage.
     """
-    if segment.codec != 0 or not 0 < segment.part_bytes <= MAX_PART_BYTES:
-        raise Damaged(f"segment {segment.group} has an unknown coding")
-    for part, start, stored_size, wanted in _pieces(segment, destination.size):
-        view = txn.get(part_key(block, segment.number, part), db=dat)
-        if view is None or len(view) != stored_size:
-            raise Damaged(f"part {part} of segment {segment.group} is missing or has another length")
-        whole = wanted == stored_size
-        target = destination[start : start + wanted] if whole else scratch[:stored_size]
-        target[:] = np.frombuffer(view, np.uint8)
-        expected = segment.sums[part * SUM_BYTES : (part + 1) * SUM_BYTES]
-        if _sum(block, segment.number, part, target.data) != expected:
-            raise Damaged(f"part {part} of segment {segment.group} does not match its checksum")
-        if not whole:
-            destination[start : start + wanted] = target[:wanted]
+    start = 0
+    for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
+        wanted = min(size, destination.size - start)
+        if wanted <= 0:
+            break
+        if wanted == size:
+            read_part(txn, dat, block, segment, part, destination[start : start + size])
+        else:
+            read_part(txn, dat, block, segment, part, scratch[:size])
+            destination[start : start + wanted] = scratch[:wanted]
+        start += wanted
 
 
-def _pieces(segment: SegmentRecord, n_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-    """``(part, offset, stored bytes, wanted bytes)`` of the parts that hold the first `n_bytes`."""
-    for part, start in enumerate(range(0, n_bytes, segment.part_bytes)):
-        stored = min(segment.part_bytes, segment.n_bytes - start)
-        yield part, start, stored, min(stored, n_bytes - start)
+def read_part(
+    txn: Txn, dat: lmdb._Database, block: bytes, segment: SegmentRecord, part: int, destination: Bytes
+) -> None:
+    """Copy one part into `destination`, which has its size, and verify it there; raises `Damaged`."""
+    if segment.codec != 0:
+        raise Damaged(f"segment {segment.group} has the unknown coding {segment.codec}")
+    view = txn.get(part_key(block, segment.number, part), db=dat)
+    if view is None or len(view) != destination.size:
+        raise Damaged(f"part {part} of segment {segment.group} is missing or has another length")
+    destination[:] = np.frombuffer(view, np.uint8)
+    if sum_of(block, segment.number, part, destination.data) != segment.sum_of_part(part):
+        raise Damaged(f"part {part} of segment {segment.group} does not match its checksum")
+
+
+def part_sizes(n_bytes: int, size: int) -> list[int]:
+    """Sizes of the parts of a segment of `n_bytes`: all of `size` but the last."""
+    return [min(size, n_bytes - start) for start in range(0, n_bytes, size)]
 
 
 def delete_segment(txn: Txn, dat: lmdb._Database, block: bytes, segment: SegmentRecord) -> None:
     """Remove every part of a segment; parts that are gone already are no error."""
-    for part in range(len(segment.sums) // SUM_BYTES):
+    for part in range(segment.n_parts):
         txn.delete(part_key(block, segment.number, part), db=dat)

@@ -16,6 +16,7 @@ from store.errors import Damaged
 MAX_RECORD_BYTES = 1 << 16
 MAX_MANIFEST_BYTES = 1 << 24
 _SEAL_BYTES = 8
+_SUM_BYTES = 16
 _PAGE = 4096
 _PAGE_HEADER = 16
 _INLINE_LIMIT = 2000
@@ -87,6 +88,13 @@ class SegmentRecord:
     sums: bytes
     codec: int = 0
 
+    @property
+    def n_parts(self) -> int:
+        return len(self.sums) // _SUM_BYTES
+
+    def sum_of_part(self, part: int) -> bytes:
+        return self.sums[part * _SUM_BYTES : (part + 1) * _SUM_BYTES]
+
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord(Record):
@@ -128,9 +136,9 @@ class BlockRecord(Record):
         """What the record costs in the file: whole pages for its parts, plus its rows in the tables."""
         total = len(self.elements) + _SIDE_BYTES
         for segment in self.segments:
-            n_parts = len(segment.sums) // 16
-            last = segment.n_bytes - (n_parts - 1) * segment.part_bytes
-            total += (n_parts - 1) * _on_pages(segment.part_bytes) + _on_pages(last)
+            n_whole = segment.n_parts - 1
+            last = segment.n_bytes - n_whole * segment.part_bytes
+            total += n_whole * _on_pages(segment.part_bytes) + _on_pages(last)
         return total
 
 

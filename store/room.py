@@ -11,7 +11,7 @@ from store.update import read_ledger, run_update
 
 HIGH_WATER = 0.95
 _SLACK = 0.02
-_VICTIMS_PER_COMMIT = 64
+VICTIMS_PER_COMMIT = 64
 _REUSABLE = 0.9
 log = logging.getLogger("store")
 
@@ -26,6 +26,12 @@ class Room:
         self._budget = budget_bytes
         self._min_free = min_free_bytes
         self._counters = counters
+        self.shortage = ""
+
+    def look_at_disk(self) -> None:
+        """Update `shortage`: why the disk keeps the store from growing, empty when it does not."""
+        free = shutil.disk_usage(self._env.directory).free
+        self.shortage = "" if free >= self._min_free else f"the disk has only {free >> 20} MiB left"
 
     def why_never(self, n_bytes: int) -> str:
         """Why `n_bytes` more could not be kept even if all that is not saved went; empty when they could."""
@@ -36,7 +42,7 @@ class Room:
 
     def make(self, incoming: int, is_pinned: Callable[[bytes], bool]) -> str:
         """Evict until `incoming` more bytes fit; the reason why they cannot, empty when they do."""
-        limit, why = self._limit(incoming)
+        limit, why = self._limit()
         ledger = self._env.read(lambda txn: read_ledger(self._env, txn))
         if ledger.live_bytes + incoming <= limit:
             return ""
@@ -46,14 +52,13 @@ class Room:
         ledger = self._env.read(lambda txn: read_ledger(self._env, txn))
         return "" if ledger.live_bytes + incoming <= limit else why
 
-    def _limit(self, incoming: int) -> tuple[float, str]:
+    def _limit(self) -> tuple[float, str]:
         """Live bytes that may be reached. On a full disk only pages freed inside the file are used."""
         limit = HIGH_WATER * self._budget
-        free = shutil.disk_usage(self._env.directory).free
-        if free >= self._min_free + incoming:
+        self.look_at_disk()
+        if not self.shortage:
             return limit, f"no room within the store's budget of {self._budget >> 20} MiB"
-        reusable = _REUSABLE * self._env.file_bytes()
-        return min(limit, reusable), f"the disk has only {free >> 20} MiB left"
+        return min(limit, _REUSABLE * self._env.file_bytes()), self.shortage
 
     def evict_to(self, down_to: int, is_pinned: Callable[[bytes], bool]) -> None:
         """Remove the least valuable blocks until `down_to` live bytes remain, or only held ones.
@@ -63,11 +68,11 @@ class Room:
         total = 0
         while True:
             n_blocks, n_bytes = run_update(
-                self._env, lambda update: evict(update, down_to, is_pinned, _VICTIMS_PER_COMMIT)
+                self._env, lambda update: evict(update, down_to, is_pinned, VICTIMS_PER_COMMIT)
             )
             total += n_blocks
             self._counters.add(evicted=n_blocks, evicted_bytes=n_bytes)
-            if n_blocks < _VICTIMS_PER_COMMIT:
+            if n_blocks < VICTIMS_PER_COMMIT:
                 break
         if total:
             run_update(self._env, lambda update: None)

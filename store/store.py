@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +13,7 @@ import lmdb
 import numpy as np
 
 from store import chain, manifests, opening
+from store.administration import Administration
 from store.breaker import FIRST_PAUSE_S, Breaker
 from store.chain import Tokens
 from store.environment import Environment, Txn
@@ -22,7 +23,7 @@ from store.insertion import WriteRequest
 from store.lookup import BlockRef, Finder, Loaded, Match, copy_block
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
-from store.ownership import OwnerLock
+from store.ownership import Ownership
 from store.parts import MAX_PART_BYTES
 from store.pins import Pins
 from store.reader import Reader
@@ -33,6 +34,18 @@ from store.update import Segment, Update, read_ledger
 from store.writer import Writer
 
 SAVE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `Store.open` was told, with its defaults filled in."""
+
+    budget_bytes: int = 0
+    min_free_bytes: int = 0
+    queue_bytes: int = 0
+    retry_s: float = FIRST_PAUSE_S
+
+
 _open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
@@ -43,31 +56,30 @@ class Store:
     lies in the store: they answer with a miss, or settle the offer, and say why.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        lock: OwnerLock | None,
-        *,
-        budget_bytes: int = 0,
-        min_free_bytes: int = 0,
-        queue_bytes: int = 0,
-        retry_s: float = FIRST_PAUSE_S,
-    ) -> None:
-        self._env = environment
-        self._lock = lock
-        self._budget = budget_bytes
+    def __init__(self, environment: Environment, ownership: Ownership | None, options: Options) -> None:
+        self.environment = environment
+        self._ownership = ownership
+        self._budget = options.budget_bytes
         self._counters = Counters()
         self._pins = Pins()
-        self._fingerprints: dict[bytes, bytes] = {}
+        self._fingerprints: dict[bytes, Fingerprint] = {}
         self._distrusted: set[bytes] = set()
         self._scratch = threading.local()
         self._reader = Reader()
         self._writer: Writer | None = None
-        if lock is not None:
-            room = Room(environment, budget_bytes, min_free_bytes, self._counters)
-            breaker = Breaker(first_pause_s=retry_s)
-            self._writer = Writer(environment, room, self._pins, self._counters, queue_bytes, breaker)
+        if ownership is not None:
+            room = Room(environment, options.budget_bytes, options.min_free_bytes, self._counters)
+            self._writer = Writer(
+                environment,
+                room,
+                self._pins,
+                self._counters,
+                Breaker(first_pause_s=options.retry_s),
+                options.queue_bytes,
+                ownership,
+            )
         self.digests = StoredDigests(self)
+        self.administration = Administration(self)
         _open_stores.add(self)
 
     @classmethod
@@ -92,24 +104,20 @@ class Store:
         """
         directory = Path(state_directory) / "store"
         if read_only:
-            return cls(opening.open_beside(directory), None)
-        opening.prepare_directory(directory, allow_network=allow_network)
-        lock = OwnerLock(directory)
+            return cls(opening.open_beside(directory), None, Options())
+        ownership = Ownership(directory, allow_network)
         try:
-            budget = opening.default_budget(directory) if budget_bytes is None else budget_bytes
-            min_free = opening.default_min_free(directory) if min_free_bytes is None else min_free_bytes
-            environment, repairs = opening.open_owned(directory, lock, budget)
+            options = Options(
+                opening.default_budget(directory) if budget_bytes is None else budget_bytes,
+                opening.default_min_free(directory) if min_free_bytes is None else min_free_bytes,
+                queue_bytes,
+                retry_s,
+            )
+            environment, repairs = ownership.open(options.budget_bytes)
         except BaseException:
-            lock.release(clean=False)
+            ownership.release(clean=False)
             raise
-        store = cls(
-            environment,
-            lock,
-            budget_bytes=budget,
-            min_free_bytes=min_free,
-            queue_bytes=queue_bytes,
-            retry_s=retry_s,
-        )
+        store = cls(environment, ownership, options)
         store._counters.add(rebuilt=repairs)
         return store
 
@@ -118,8 +126,8 @@ class Store:
         _open_stores.discard(self)
         self._reader.stop(deadline)
         clean = self._writer.stop(deadline) if self._writer else False
-        if self._env.close(deadline) and self._lock is not None:
-            self._lock.release(clean=clean)
+        if self.environment.close(deadline) and self._ownership:
+            self._ownership.release(clean=clean)
 
     def __enter__(self) -> Self:
         return self
@@ -134,10 +142,9 @@ class Store:
         """
         root = fingerprint.root
         if root not in self._fingerprints:
-            self._fingerprints[root] = fingerprint.id
+            self._fingerprints[root] = fingerprint
             if self._writer:
-                packed = fingerprint.pack()
-                self._writer.post(lambda update: update.put_fingerprint(fingerprint.id, packed))
+                self._writer.post(lambda update: update.put_fingerprint(fingerprint))
         return root
 
     def lookup(self, root: bytes, tokens: Tokens) -> Match:
@@ -148,11 +155,11 @@ class Store:
         elements = chain.encode_tokens(tokens)
 
         def body(txn: Txn) -> tuple[Match, list[bytes]]:
-            finder = Finder(self._env, txn, self._distrusted.__contains__)
+            finder = Finder(self.environment, txn, self._distrusted.__contains__)
             return finder.find(root, elements), finder.damaged
 
         try:
-            match, damaged = self._env.read(body)
+            match, damaged = self.environment.read(body)
         except (StoreClosed, lmdb.Error, OSError) as error:
             self._counters.add(lookups_miss=1)
             return Match(0, (), str(error))
@@ -176,7 +183,9 @@ class Store:
         except AttributeError:
             scratch = self._scratch.buffer = np.empty(MAX_PART_BYTES, np.uint8)
         try:
-            loaded = self._env.read(lambda txn: copy_block(self._env, txn, ref, destinations, scratch))
+            loaded = self.environment.read(
+                lambda txn: copy_block(self.environment, txn, ref, destinations, scratch)
+            )
         except Damaged as error:
             self._quarantine(ref.id, str(error))
             return Loaded(False, f"block {ref.index} is damaged: {error}")
@@ -201,15 +210,15 @@ class Store:
         Raises ValueError for a malformed request or an unregistered root; then `on_done` is not called.
         """
         request.check()
-        self._require_writer().offer(request, self._known(request.root))
+        self.writer.offer(request, self._known(request.root).id)
 
     def flush(self, deadline: float) -> bool:
         """Wait up to `deadline` seconds until all that was offered is settled; False when it is not."""
-        return self._require_writer().flush(deadline)
+        return self.writer.flush(deadline)
 
     def set_pace(self, mib_per_second: float | None) -> None:
         """Write no faster than this while something else needs the machine; None for full speed."""
-        self._require_writer().set_pace(mib_per_second)
+        self.writer.set_pace(mib_per_second)
 
     def save_manifest(
         self, name: str, root: bytes, tokens: Tokens, *, note: str = "", model: str = ""
@@ -224,9 +233,10 @@ class Store:
         fingerprint = self._known(root)
 
         def body(update: Update) -> ManifestInfo:
-            return manifests.save(update, self._env, name, fingerprint, root, elements, note, model)
+            update.put_fingerprint(fingerprint)
+            return manifests.save(update, self.environment, name, fingerprint.id, root, elements, note, model)
 
-        return self._require_writer().order(body, SAVE_TIMEOUT_S, sync=True)
+        return self.writer.order(body, SAVE_TIMEOUT_S, sync=True)
 
     def manifest(self, name: str, expected: Fingerprint | None = None) -> Manifest:
         """The save of this name with its tokens.
@@ -235,51 +245,53 @@ class Store:
         `expected`, or `Damaged`.
         """
         name = checked_name(name)
-        return self._env.read(lambda txn: manifests.read(self._env, txn, name, expected))
+        return self.environment.read(lambda txn: manifests.read(self.environment, txn, name, expected))
 
     def list_manifests(self) -> tuple[ManifestInfo, ...]:
         """All readable saves by name."""
-        return tuple(self._env.read(lambda txn: manifests.list_all(self._env, txn))[0])
+        return tuple(self.environment.read(lambda txn: manifests.list_all(self.environment, txn))[0])
 
     def delete_manifest(self, name: str) -> None:
         """Remove a save; its blocks stay as long as there is room. Raises `InvalidName`, `UnknownName`."""
         name = checked_name(name)
-        if self._require_writer().order(lambda u: u.delete_manifest(name), SAVE_TIMEOUT_S, sync=True) is None:
+        if self.writer.order(lambda u: u.delete_manifest(name), SAVE_TIMEOUT_S, sync=True) is None:
             raise UnknownName(name)
 
     def rename_manifest(self, old: str, new: str) -> None:
         """Give a save another name. Raises `InvalidName`, `UnknownName` or `NameTaken`."""
         old, new = checked_name(old), checked_name(new)
-        self._require_writer().order(lambda u: manifests.rename(u, old, new), SAVE_TIMEOUT_S, sync=True)
+        self.writer.order(lambda u: manifests.rename(u, old, new), SAVE_TIMEOUT_S, sync=True)
 
     def statistics(self) -> StoreStatistics:
         """Counters and gauges of now; answers also when the store is closed or its file is in trouble."""
         gauges = replace(self._counters.snapshot(), budget_bytes=self._budget)
         writer = self._writer
         if writer is not None:
-            state: State = "off" if writer.is_dead else "degraded" if writer.trouble else "ok"
-            gauges = replace(gauges, state=state, reason=writer.trouble, queue_bytes=writer.queue_bytes)
+            state: State = "off" if writer.is_dead else "degraded" if writer.complaint else "ok"
+            gauges = replace(gauges, state=state, reason=writer.complaint, queue_bytes=writer.queue_bytes)
         try:
-            ledger = self._env.read(lambda txn: read_ledger(self._env, txn))
+            ledger = self.environment.read(lambda txn: read_ledger(self.environment, txn))
             return replace(
                 gauges,
                 live_bytes=ledger.live_bytes,
                 pinned_bytes=ledger.pinned_bytes,
                 n_blocks=ledger.n_blocks,
                 n_manifests=ledger.n_manifests,
-                file_bytes=self._env.file_bytes(),
-                oldest_reader_s=self._env.oldest_reader_s(),
+                file_bytes=self.environment.file_bytes(),
+                oldest_reader_s=self.environment.oldest_reader_s(),
             )
         except (StoreError, lmdb.Error, OSError) as error:
             return replace(gauges, state="off", reason=gauges.reason or str(error))
 
-    def _known(self, root: bytes) -> bytes:
+    def _known(self, root: bytes) -> Fingerprint:
         try:
             return self._fingerprints[root]
         except KeyError:
             raise ValueError("the root was not registered") from None
 
-    def _require_writer(self) -> Writer:
+    @property
+    def writer(self) -> Writer:
+        """For the modules of this package; raises `WriteRefused` on a store open for reading only."""
         if self._writer is None:
             raise WriteRefused("the store is open for reading only")
         return self._writer
@@ -298,9 +310,9 @@ class Store:
             self._writer.post(body)
 
     def _abandon_in_child(self) -> None:
-        self._env.poison()
-        if self._lock:
-            self._lock.abandon()
+        self.environment.poison()
+        if self._ownership:
+            self._ownership.abandon()
 
 
 class StoredDigests:
@@ -310,7 +322,7 @@ class StoredDigests:
         self._store = store
 
     def get(self, key: bytes) -> bytes | None:
-        environment = self._store._env
+        environment = self._store.environment
 
         def body(txn: Txn) -> bytes | None:
             value = txn.get(key, db=environment.wid)

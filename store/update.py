@@ -4,6 +4,7 @@ The tables hold the same facts from several sides: `idx` is the truth, `kid`, `u
 it and could be rebuilt, the ledger sums it up. Only this file writes to them.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from store import branches, parts
 from store.chain import ID_BYTES
 from store.environment import Environment, T, Txn
 from store.errors import Damaged
+from store.fingerprint import Fingerprint
 from store.records import BlockRecord, Ledger, ManifestRecord, SegmentRecord, Usage, seal
 
 _HIT_BONUS_MS = 3_600_000
@@ -159,6 +161,14 @@ class Update:
         value = self.txn.get(key, db=self._env.man)
         return None if value is None else ManifestRecord.decode(key, value)
 
+    def manifests(self) -> list[tuple[str, ManifestRecord]]:
+        """All readable saves."""
+        found = []
+        for key, value in self.txn.cursor(db=self._env.man):
+            with contextlib.suppress(Damaged):
+                found.append((bytes(key).decode(), ManifestRecord.decode(bytes(key), value)))
+        return found
+
     def put_manifest(self, name: str, manifest: ManifestRecord) -> None:
         """Write a save, in place of one of the same name."""
         self.delete_manifest(name)
@@ -180,16 +190,22 @@ class Update:
         self.ledger = replace(self.ledger, n_manifests=self.ledger.n_manifests - 1)
         return manifest
 
+    def clear(self) -> None:
+        """Remove all blocks and saves; fingerprints and digests of files stay."""
+        for name in ("idx", "dat", "kid", "use", "lru", "man", "qua"):
+            self.txn.drop(getattr(self._env, name), delete=False)
+        self.ledger = Ledger(clock_ms=self.ledger.clock_ms, sequence=self.ledger.sequence)
+
     def note_quarantine(self, block: bytes, why: str) -> None:
         """Keep a line about damage for `emberd store show`."""
         key = block + self.now_ms.to_bytes(8, "big")
         self.txn.put(key, seal(key, (1, why)), db=self._env.qua)
 
-    def put_fingerprint(self, fingerprint: bytes, packed: bytes) -> None:
+    def put_fingerprint(self, fingerprint: Fingerprint) -> None:
         """Keep the readable record of a fingerprint from its first use on."""
-        key = b"fp:" + fingerprint
+        key = b"fp:" + fingerprint.id
         if self.txn.get(key, db=self._env.meta) is None:
-            self.txn.put(key, seal(key, (1, packed, self.now_ms)), db=self._env.meta)
+            self.txn.put(key, seal(key, (1, fingerprint.pack(), self.now_ms)), db=self._env.meta)
 
     def put_digest(self, key: bytes, digest: bytes) -> None:
         self.txn.put(key, seal(key, (1, digest, self.now_ms)), db=self._env.wid)

@@ -16,10 +16,11 @@ import lmdb
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
-from store.insertion import Job, Outcome, Progress, WriteRequest, WriteResult, put_next
+from store.insertion import Job, Outcome, Progress, WriteRequest, WriteResult, evict, put_next
+from store.ownership import Ownership
 from store.pins import Pins
 from store.repair import rebuild
-from store.room import Room
+from store.room import VICTIMS_PER_COMMIT, Room
 from store.statistics import Counters
 from store.update import Update, has_block, run_update
 from store.writequeue import Order, WriteQueue
@@ -42,14 +43,16 @@ class Writer:
         room: Room,
         pins: Pins,
         counters: Counters,
-        queue_bytes: int,
         breaker: Breaker,
+        queue_bytes: int,
+        ownership: Ownership,
     ) -> None:
         self._env = environment
         self._room = room
         self._pins = pins
         self._counters = counters
         self._breaker = breaker
+        self._ownership = ownership
         self._condition = threading.Condition()
         self._queue = WriteQueue(queue_bytes)
         self._touches: dict[bytes, tuple[int, int]] = {}
@@ -75,6 +78,11 @@ class Writer:
     def trouble(self) -> str:
         """Why nothing is written at present, empty when all is well."""
         return self._broken or self._breaker.reason
+
+    @property
+    def complaint(self) -> str:
+        """Like `trouble`, also when only a lack of disk space keeps the store from growing."""
+        return self.trouble or self._room.shortage
 
     def set_pace(self, mib_per_second: float | None) -> None:
         with self._condition:
@@ -112,6 +120,18 @@ class Writer:
             raise order.error
         result: T = order.result
         return result
+
+    def prune(self, down_to: int, timeout: float) -> int:
+        """Evict until `down_to` live bytes remain, some blocks per transaction; return how many went."""
+        total = 0
+        while True:
+            n_blocks, _ = self.order(
+                lambda update: evict(update, down_to, self._pins.__contains__, VICTIMS_PER_COMMIT), timeout
+            )
+            total += n_blocks
+            self._counters.add(evicted=n_blocks)
+            if n_blocks < VICTIMS_PER_COMMIT:
+                return total
 
     def post(self, call: Callable[[Update], Any]) -> None:
         """Like `order`, but nobody waits and nobody hears of a failure."""
@@ -193,7 +213,7 @@ class Writer:
         except Damaged as error:
             failure: Exception = WriteRefused(f"the store had to be repaired: {error}")
             self._repair(str(error))
-        except (lmdb.Error, OSError) as error:
+        except (lmdb.Error, OSError, StoreError) as error:
             failure = WriteRefused(f"the store cannot be written: {error}")
             self._open_breaker(str(error))
         if order is not None:
@@ -201,6 +221,7 @@ class Writer:
             order.done.set()
 
     def _run_order(self, order: Order) -> None:
+        self._check_file()
         try:
             order.result = run_update(self._env, order.call)
         except Damaged:
@@ -215,6 +236,7 @@ class Writer:
     def _run_jobs(self, waiting: list[Job]) -> None:
         """One batch: room is made, blocks are put until 16 MiB or 200 ms, then callers hear of it."""
         started = time.monotonic()
+        self._check_file()
         jobs = self._with_room(waiting)
         progress = [replace(job.progress) for job in jobs]
         touches = self._take_touches()
@@ -226,6 +248,10 @@ class Writer:
             if job.is_complete(reached):
                 self._finish_job(job, job.result())
         self._breathe(n_bytes, elapsed)
+
+    def _check_file(self) -> None:
+        if not self._ownership.is_in_place():
+            raise OSError("its data file was removed or replaced")
 
     def _with_room(self, jobs: list[Job]) -> list[Job]:
         """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
@@ -288,13 +314,21 @@ class Writer:
     def _idle(self) -> None:
         """Between the requests: see whether a broken disk works again, write down what was used."""
         now = time.monotonic()
+        if not self._breaker.is_open:
+            self._guarded(self._look_around, None)
         if self._breaker.is_open:
             if now >= self._breaker.retry_at:
                 self._guarded(self._try_again, None)
         elif self._touches and now - self._touched_at > TOUCH_S:
             self._guarded(self._write_touches, None)
 
+    def _look_around(self) -> None:
+        self._check_file()
+        self._room.look_at_disk()
+
     def _try_again(self) -> None:
+        repairs = self._ownership.recover(self._env)
+        self._counters.add(rebuilt=repairs)
         run_update(self._env, lambda update: None)
         self._breaker.succeed()
         log.warning("the store can be written again")

@@ -1,4 +1,4 @@
-"""Deterministic sequence memory for store tests: a block's bytes follow from its prefix, like the real ones."""
+"""Deterministic sequence memory for store tests: as in a model, a row's bytes follow from its prefix."""
 
 import hashlib
 import threading
@@ -14,6 +14,7 @@ GROUPS = (("full", "f16/1", 704), ("window", "f16/2", 96))
 FINGERPRINT = Fingerprint((("schema", 1), ("weights", b"w" * 32), ("numerics", "dense/1")))
 
 Tokens = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
 
 
 def tokens(*runs: tuple[int, int]) -> Tokens:
@@ -22,33 +23,31 @@ def tokens(*runs: tuple[int, int]) -> Tokens:
     return np.concatenate(parts).astype(np.int32)
 
 
-def tile_bytes(prefix: Tokens, tile: int, group: int, scale: int = 1) -> npt.NDArray[np.uint8]:
-    """Bytes of one 16-position tile; rows of positions that the prefix lacks are zero."""
-    _, _, unit = GROUPS[group]
-    row = unit * scale // TILE
-    out = np.zeros((TILE, row), np.uint8)
-    for offset in range(TILE):
-        position = tile * TILE + offset
-        if position < len(prefix):
-            key = prefix[: position + 1].tobytes() + bytes((group,))
-            seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
-            out[offset] = np.random.default_rng(seed).integers(0, 256, row)
-    return out.reshape(-1)
+def _prefix_hashes(prefix: Tokens) -> npt.NDArray[np.uint64]:
+    """One number per position that depends on every token up to it."""
+    hashes = []
+    state = 0xCBF29CE484222325
+    for token in prefix.tolist():
+        state = ((state ^ token) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        hashes.append(state)
+    return np.array(hashes, np.uint64)
 
 
-_cache: dict[tuple[bytes, int, int, int, int], npt.NDArray[np.uint8]] = {}
+_cache: dict[tuple[bytes, int, int, int], Bytes] = {}
 
 
-def segment_bytes(
-    prefix: Tokens, index: int, n_rows: int, group: int, scale: int = 1
-) -> npt.NDArray[np.uint8]:
-    """Bytes of a block's first ``ceil(n_rows / 16)`` tiles."""
+def segment_bytes(prefix: Tokens, index: int, n_rows: int, group: int, scale: int = 1) -> Bytes:
+    """Bytes of a block's first ``ceil(n_rows / 16)`` tiles; rows behind `n_rows` are zero."""
     upto = index * BLOCK + n_rows
-    key = (hashlib.blake2b(prefix[:upto].tobytes()).digest(), index, n_rows, group, scale)
+    key = (hashlib.blake2b(prefix[:upto].tobytes(), digest_size=16).digest(), index, group, scale)
     if key not in _cache:
-        first = index * BLOCK // TILE
-        tiles = range(first, first + -(-n_rows // TILE))
-        _cache[key] = np.concatenate([tile_bytes(prefix[:upto], tile, group, scale) for tile in tiles])
+        row_bytes = GROUPS[group][2] * scale // TILE
+        out = np.zeros((-(-n_rows // TILE) * TILE, row_bytes), np.uint8)
+        seeds = _prefix_hashes(prefix[:upto])[index * BLOCK :, None]
+        columns = np.arange(group * 1_000_003, group * 1_000_003 + row_bytes, dtype=np.uint64)[None, :]
+        mixed = (seeds ^ (columns * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xBF58476D1CE4E5B9)
+        out[:n_rows] = (mixed >> np.uint64(37)).astype(np.uint8)
+        _cache[key] = out.reshape(-1)
     return _cache[key]
 
 
@@ -105,13 +104,13 @@ def destinations(ref: BlockRef, scale: int = 1) -> list[Segment]:
     ]
 
 
-def rows(data: npt.NDArray[np.uint8], n_rows: int) -> npt.NDArray[np.uint8]:
+def rows(data: Bytes, n_rows: int) -> Bytes:
     """The valid rows of a segment."""
     return data.reshape(-1, data.size // (-(-n_rows // TILE) * TILE))[:n_rows]
 
 
 def restore(store: Store, root: bytes, prompt: Tokens, scale: int = 1) -> int:
-    """Look `prompt` up, load what is found, compare every byte with what it must be; return the tokens restored."""
+    """Look `prompt` up, load what is found and compare every byte; return the number of tokens restored."""
     match = store.lookup(root, prompt)
     restored = 0
     for ref in match.blocks:

@@ -1,0 +1,112 @@
+"""What an operator asks of a store: forget, prune, verify, export, import."""
+
+import queue
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from store import audit, chain
+from store.audit import FingerprintInfo, Verification
+from store.chain import Tokens
+from store.errors import FingerprintMismatch, WriteRefused
+from store.fingerprint import Fingerprint, diff
+from store.forgetting import Forgetting, Forgotten
+from store.insertion import BlockData, Outcome, WriteRequest, WriteResult
+from store.manifests import ManifestInfo
+from store.names import checked_name
+from store.portable import PortableFile, write_portable
+from store.update import Segment, Update
+
+if TYPE_CHECKING:
+    from store.store import Store
+
+TIMEOUT_S = 60.0
+
+
+class Administration:
+    """Slow verbs of a store, as ``store.administration``. Every method may be called from any thread.
+
+    All that change something raise `WriteRefused` when nothing can be written.
+    """
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+
+    def forget_manifest(self, name: str) -> Forgotten:
+        """Remove a save and what only it holds. Raises `InvalidName`, `UnknownName`."""
+        name = checked_name(name)
+        return self._forget(lambda step: step.manifest(name))
+
+    def forget_prefix(self, root: bytes, tokens: Tokens, *, saves: bool = False) -> Forgotten:
+        """Remove everything that starts with `tokens`, and the part of it that no other text shares.
+
+        Saves keep what they hold, unless `saves` says that they go as well.
+        """
+        elements = chain.encode_tokens(tokens)
+        return self._forget(lambda step: step.prefix(root, elements, saves=saves))
+
+    def forget_all(self) -> Forgotten:
+        """Remove all blocks and saves."""
+        return self._forget(lambda step: step.everything())
+
+    def _forget(self, call: Callable[[Forgetting], None]) -> Forgotten:
+        def body(update: Update) -> Forgotten:
+            step = Forgetting(self._store.environment, update)
+            call(step)
+            return step.result
+
+        return self._store.writer.order(body, TIMEOUT_S, sync=True)
+
+    def prune(self, *, down_to: int) -> int:
+        """Evict the least recently used blocks until `down_to` live bytes remain; return how many went."""
+        return self._store.writer.prune(down_to, TIMEOUT_S)
+
+    def verify(self, *, deep: bool) -> Verification:
+        """Check that all records fit together and, when `deep`, that all bytes match their checksums."""
+        return audit.verify(self._store.environment, deep=deep)
+
+    def fingerprints(self) -> list[FingerprintInfo]:
+        """Every model and setting under which something was stored."""
+        environment = self._store.environment
+        return environment.read(lambda txn: audit.fingerprints(environment, txn))
+
+    def quarantine_notes(self) -> list[tuple[bytes, int, str]]:
+        """``(block id, Unix ms, why)`` of everything that failed verification."""
+        environment = self._store.environment
+        return environment.read(lambda txn: audit.quarantine_notes(environment, txn))
+
+    def export_save(self, name: str, path: Path) -> int:
+        """Write a save as one portable file, whole or not at all; return its size.
+
+        Raises `InvalidName`, `UnknownName`, `Damaged`, or OSError.
+        """
+        return write_portable(self._store.environment, checked_name(name), path)
+
+    def import_save(
+        self, path: Path, *, name: str | None = None, expected: Fingerprint | None = None
+    ) -> ManifestInfo:
+        """Bring in a portable file, under its own name or `name`.
+
+        Raises `Damaged`, `FingerprintMismatch` when it is not of `expected`, `InvalidName`, or OSError. After
+        an error some of its blocks may be stored, but no save.
+        """
+        with PortableFile(path) as file:
+            header = file.header
+            name = checked_name(header.name if name is None else name)
+            if expected is not None and expected.id != header.fingerprint.id:
+                raise FingerprintMismatch(name, diff(header.fingerprint, expected))
+            root = self._store.register(header.fingerprint)
+            for index, segments in file.blocks():
+                self._store_block(root, header.tokens, index, segments)
+            return self._store.save_manifest(name, root, header.tokens, note=header.note, model=header.model)
+
+    def _store_block(self, root: bytes, tokens: Tokens, index: int, segments: tuple[Segment, ...]) -> None:
+        """Write one block and wait for it."""
+        start = index * chain.BLOCK
+        prefix = tokens[: start + chain.BLOCK]
+        results: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
+        block = BlockData(index, len(prefix) - start, segments)
+        self._store.offer(WriteRequest(root, prefix, (block,), "save", results.put))
+        result = results.get(timeout=TIMEOUT_S)
+        if result.outcome is not Outcome.WRITTEN:
+            raise WriteRefused(result.reason)

@@ -1,0 +1,85 @@
+"""Writing the whole store anew, so that freed pages return to the disk and deleted text is really gone.
+
+LMDB's own compacting copy keeps pages as they are, with remains of deleted records in their gaps. Copying
+record by record into a new file leaves nothing behind but what is reachable.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import lmdb
+
+from store.environment import Environment, Txn
+
+_BATCH_BYTES = 16 << 20
+
+
+def compact(directory: Path) -> tuple[int, int]:
+    """Replace the data file of a store that nobody has open; return its sizes before and after in bytes.
+
+    The caller holds the owner's lock. Needs free space for a second copy of what is live. Files set aside as
+    unusable are removed as well, since they hold text too.
+    """
+    before = (directory / "data.mdb").stat().st_size
+    fresh = directory / "compacting"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    try:
+        old = Environment(directory, read_only=True)
+        new = Environment(fresh, create=True, budget_bytes=before)
+        try:
+            for name in Environment.TABLES:
+                _copy_table(old, new, name)
+            new.sync()
+        finally:
+            old.close(0)
+            new.close(0)
+        (fresh / "data.mdb").replace(directory / "data.mdb")
+        (directory / "lock.mdb").unlink(missing_ok=True)
+        _sync_directory(directory)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(directory / "quarantine", ignore_errors=True)
+    return before, (directory / "data.mdb").stat().st_size
+
+
+def _copy_table(old: Environment, new: Environment, name: str) -> None:
+    """Copy one table in key order, in transactions of bounded size on both sides."""
+    position: tuple[bytes, bytes] | None = None
+    source, target = getattr(old, name), getattr(new, name)
+
+    def step(reading: Txn, writing: Txn) -> tuple[bytes, bytes] | None:
+        cursor = reading.cursor(db=source)
+        if position is None:
+            found = cursor.first()
+        else:
+            found = _after(cursor, position, name in Environment.WITH_DUPLICATES)
+        copied = 0
+        while found:
+            key, value = cursor.item()
+            writing.put(key, value, db=target)
+            copied += len(key) + len(value)
+            if copied >= _BATCH_BYTES:
+                return bytes(key), bytes(value) if name in Environment.WITH_DUPLICATES else b""
+            found = cursor.next()
+        return None
+
+    while True:
+        position = new.write(lambda writing: old.read(lambda reading: step(reading, writing)))
+        if position is None:
+            return
+
+
+def _after(cursor: "lmdb.Cursor[memoryview]", position: tuple[bytes, bytes], has_duplicates: bool) -> bool:
+    key, value = position
+    found = cursor.set_key_dup(key, value) if has_duplicates else cursor.set_key(key)
+    return found and cursor.next()
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

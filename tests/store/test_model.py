@@ -1,0 +1,199 @@
+"""The store against a model of it: whatever is done in whatever order, no wrong byte and no wrong sum.
+
+The oracle is the set of prefixes ever offered under each root, with the bytes that a model would compute for
+them. A look-up may return less than was written only if something was evicted, damaged or dropped.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from store import Fingerprint, Outcome, Store, UnknownName
+from store.parts import part_key
+from store.repair import inspect
+from store.update import read_ledger
+from tests.store import kv
+
+BUDGET = 3 << 20
+SCALE = 8
+RUNS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from((3, 40, 96, 130, 256, 300))), min_size=1, max_size=4
+)
+NAMES = st.sampled_from(("a", "b", "c"))
+OTHER = Fingerprint((*kv.FINGERPRINT.fields, ("salt", b"other")))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self._path = Path(self._folder.name)
+        self._offered: dict[bytes, list[kv.Tokens]] = {}
+        self._saves: dict[str, tuple[bytes, kv.Tokens]] = {}
+        self._lossless = True
+
+    @initialize()
+    def start(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        self.store = Store.open(self._path, budget_bytes=BUDGET, min_free_bytes=0)
+        self.roots = [self.store.register(fingerprint) for fingerprint in (kv.FINGERPRINT, OTHER)]
+
+    def teardown(self) -> None:
+        self.store.close()
+        self._folder.cleanup()
+
+    @rule(which=st.integers(0, 1), runs=RUNS)
+    def offer(self, which: int, runs: list[tuple[int, int]]) -> None:
+        prefix = kv.tokens(*runs)
+        result = kv.Offer(self.store, self.roots[which], prefix, scale=SCALE).wait()
+        if result.outcome is Outcome.WRITTEN:
+            assert result.n_tokens == len(prefix)
+            self._offered.setdefault(self.roots[which], []).append(prefix)
+            self._heal(self.roots[which], prefix)
+        else:
+            assert "budget" in result.reason
+            self._lossless = False
+        if self.store.statistics().evicted:
+            self._lossless = False
+
+    def _heal(self, root: bytes, prefix: kv.Tokens) -> None:
+        """Damage not met so far shows itself at the restore; writing the prefix again then mends it."""
+        for _ in range(1 if self._intact else 9):
+            if kv.restore(self.store, root, prefix, SCALE) == len(prefix):
+                return
+            assert self.store.flush(20)
+            kv.write(self.store, root, prefix, scale=SCALE)
+        assert kv.restore(self.store, root, prefix, SCALE) == len(prefix)
+
+    @rule(which=st.integers(0, 1), runs=RUNS)
+    def restore(self, which: int, runs: list[tuple[int, int]]) -> None:
+        prompt = kv.tokens(*runs)
+        root = self.roots[which]
+        restored = kv.restore(self.store, root, prompt, SCALE)
+        best = max((_common(prompt, known) for known in self._offered.get(root, [])), default=0)
+        assert restored <= best, "more was restored than was ever written"
+        if self._lossless:
+            assert restored == best
+
+    @rule(name=NAMES, which=st.integers(0, 1), data=st.data())
+    def save(self, name: str, which: int, data: st.DataObject) -> None:
+        root = self.roots[which]
+        known = [p for p in self._offered.get(root, []) if self.store.lookup(root, p).n_tokens == len(p)]
+        if known:
+            prefix = data.draw(st.sampled_from(known))
+            info = self.store.save_manifest(name, root, prefix)
+            assert info.n_tokens == len(prefix)
+            self._saves[name] = (root, prefix)
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        if self._saves.pop(name, None):
+            self.store.delete_manifest(name)
+        else:
+            try:
+                self.store.delete_manifest(name)
+            except UnknownName:
+                return
+            raise AssertionError("a save that does not exist was deleted")
+
+    @rule(name=NAMES)
+    def recall(self, name: str) -> None:
+        if name in self._saves:
+            root, prefix = self._saves[name]
+            manifest = self.store.manifest(name)
+            assert np.array_equal(manifest.tokens, prefix)
+            if self._intact:
+                assert manifest.n_restorable == len(prefix)
+                assert kv.restore(self.store, root, prefix, SCALE) == len(prefix)
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self._open()
+
+    @rule()
+    def reopen_after_a_crash(self) -> None:
+        self.store.close()
+        (self._path / "store" / "owner.lock").unlink()
+        self._open()
+        assert self.store.statistics().rebuilt == 0
+
+    @rule(data=st.data(), how=st.sampled_from(("flip", "drop", "shorten")))
+    def damage_a_part(self, data: st.DataObject, how: str) -> None:
+        """Between two runs, change the bytes of one part in the file."""
+        self.store.close()
+        self._open()
+        environment = self.store.environment
+        keys = environment.read(
+            lambda txn: [bytes(key) for key in txn.cursor(db=environment.dat).iternext(True, False)]
+        )
+        if not keys:
+            return
+        key = data.draw(st.sampled_from(keys))
+        at = data.draw(st.integers(0, 10_000))
+
+        def body(update: object) -> None:
+            txn = update.txn  # type: ignore[attr-defined]
+            value = np.frombuffer(txn.get(key, db=environment.dat), np.uint8).copy()
+            if how == "drop":
+                txn.delete(key, db=environment.dat)
+            elif how == "shorten":
+                txn.put(key, value[:-1].data, db=environment.dat)
+            else:
+                value[at % value.size] ^= 1 << (at % 8)
+                txn.put(key, value.data, db=environment.dat)
+
+        self.store.writer.order(body, 20)
+        assert key.startswith(part_key(key[1:33], 0, 0)[:33])
+        self._lossless = self._intact = False
+
+    @precondition(lambda self: self._offered)
+    @rule(share=st.sampled_from((0.0, 0.3, 0.8)))
+    def evict(self, share: float) -> None:
+        writer = self.store.writer
+        live = self.store.statistics().live_bytes
+
+        def body(update: object) -> None:
+            from store.insertion import evict
+
+            evict(update, int(live * share), lambda block: False, 10_000)  # type: ignore[arg-type]
+
+        writer.order(body, 20)
+        self._lossless = False
+
+    _intact = True
+
+    @invariant()
+    def everything_adds_up(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        assert self.store.flush(20)
+        environment = self.store.environment
+        problems = environment.read(lambda txn: inspect(environment, txn))
+        assert not problems, problems
+        ledger = environment.read(lambda txn: read_ledger(environment, txn))
+        assert ledger.live_bytes <= BUDGET
+        assert {info.name for info in self.store.list_manifests()} == set(self._saves)
+        assert self.store.statistics().state == "ok"
+
+
+def _common(a: kv.Tokens, b: kv.Tokens) -> int:
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if different.size else n
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(
+    max_examples=10,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
