@@ -10,7 +10,7 @@ from typing import Any
 
 from webui import STATIC
 
-MODEL = "SmolLM2-135M-Instruct"
+MODEL = "SmolLM2-135M-Instruct.Q4_1"
 TIMINGS = {
     "cache_n": 1498,
     "prompt_n": 12,
@@ -88,7 +88,7 @@ class StubDaemon:
                 path = self.path.removeprefix(stub.prefix).split("?")[0].lstrip("/")
                 routes: dict[str, Callable[[], object]] = {
                     "health": lambda: {"status": "ok"},
-                    "v1/models": lambda: {"object": "list", "data": [{"id": MODEL, "object": "model"}]},
+                    "v1/models": lambda: {"object": "list", "data": [{"id": f"/models/{MODEL}.gguf", "object": "model"}]},
                 }
                 if path in routes:
                     if stub.healthy:

@@ -7,12 +7,13 @@ const RETRY_MS = 1000;
 /** An answer the daemon refused or broke off; the message is for people. */
 export class ApiError extends Error {}
 
-/** The id of the model that is served. */
+/** The name of the model that is served; a file's is its last part. */
 export async function modelName() {
   const response = await fetch("v1/models");
   if (!response.ok) throw await refusal(response);
   const { data } = await response.json();
-  return data[0]?.id ?? "no model";
+  const id = data[0]?.id ?? "no model";
+  return id.endsWith(".gguf") ? id.split("/").at(-1).slice(0, -".gguf".length) : id;
 }
 
 /** "ready", "loading" or "unreachable". */
