@@ -98,24 +98,7 @@ class Core:
         return self._restorer.next_deadline()
 
     def statistics(self) -> EngineStatistics:
-        counters = self.counters
-        return EngineStatistics(
-            prompt_tokens_total=counters.prompt_tokens,
-            prompt_tokens_cached_total=counters.prompt_tokens_cached,
-            prompt_seconds_total=counters.prompt_ms / 1e3,
-            tokens_predicted_total=counters.predicted_tokens,
-            tokens_predicted_seconds_total=counters.predicted_ms / 1e3,
-            n_decode_total=counters.steps,
-            n_tokens_max=counters.n_tokens_max,
-            n_busy_slots_total=counters.busy_slots,
-            requests_processing=sum(not slot.idle for slot in self.slots),
-            requests_deferred=len(self._waiting),
-            kv_blocks_used=self.pool.n_used,
-            kv_blocks_total=self.pool.n_blocks,
-            kv_tokens=sum(slot.sequence.n_tokens for slot in self.slots),
-            steps_total=counters.steps,
-            slots=tuple(slot.state() for slot in self.slots),
-        )
+        return self.counters.statistics(self.pool, self.slots, len(self._waiting))
 
     def accept(self, message: Message) -> None:
         match message:

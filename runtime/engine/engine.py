@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from runtime.engine import candidates
 from runtime.engine.commands import Cancel, SlotCommand
 from runtime.engine.config import EngineConfig
 from runtime.engine.core import Core, Message
@@ -36,6 +37,7 @@ class Engine:
         deliver: Callable[[list[Event]], None],
         port: MemoryPort | None = None,
     ) -> None:
+        candidates.warm_up()
         self._runner = runner
         self._deliver = deliver
         self._core = Core(

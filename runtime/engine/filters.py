@@ -30,6 +30,13 @@ def softmax(logits: Floats) -> Floats:
     return probabilities
 
 
+def temper(logits: Floats, temperature: float) -> Floats:
+    """Logits over a temperature, relative to the largest: no positive temperature overflows it."""
+    with np.errstate(over="ignore"):
+        relative: Floats = (logits - logits[0]) / temperature
+    return relative
+
+
 def typical(found: Candidates, p: float, min_keep: int) -> Candidates:
     """Locally typical sampling: nearest to the entropy first, until their mass exceeds `p`."""
     if p >= 1.0:

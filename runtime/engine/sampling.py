@@ -64,7 +64,7 @@ class Sampler:
         found = filters.typical(found, p.typical_p, p.min_keep)
         found = filters.top_p(found, p.top_p, p.min_keep, log_total)
         found = filters.min_p(found, p.min_p, p.min_keep)
-        probabilities = filters.softmax(found.logits / p.temperature)
+        probabilities = filters.softmax(filters.temper(found.logits, p.temperature))
         edges = np.cumsum(probabilities)
         # The last edge may be a rounding away from 1; scaling by it keeps every draw inside.
         place = int(np.searchsorted(edges, uniform(self.seed, self._n_drawn) * edges[-1], side="right"))
