@@ -22,6 +22,7 @@ blocks go, leaves first, saved ones never. When the disk fails, requests go on w
 
 from store.administration import Administration
 from store.chain import BLOCK
+from store.compaction import compact_store
 from store.errors import (
     Damaged,
     FingerprintMismatch,
@@ -74,6 +75,7 @@ __all__ = [
     "WriteRequest",
     "WriteResult",
     "checked_name",
+    "compact_store",
     "diff",
     "model_fingerprint",
     "weights_digest",

@@ -15,6 +15,7 @@ from store.insertion import BlockData, Outcome, WriteRequest, WriteResult
 from store.manifests import ManifestInfo
 from store.names import checked_name
 from store.portable import PortableFile, write_portable
+from store.repair import rebuild
 from store.update import Segment, Update
 
 if TYPE_CHECKING:
@@ -45,9 +46,30 @@ class Administration:
         elements = chain.encode_tokens(tokens)
         return self._forget(lambda step: step.prefix(root, elements, saves=saves))
 
+    def forget_tokens(self, tokens: Tokens) -> Forgotten:
+        """Remove everything that starts with `tokens` under every fingerprint, saves included."""
+        elements = chain.encode_tokens(tokens)
+        return self._forget_everywhere(lambda step, root: step.prefix(root, elements, saves=True))
+
+    def forget_text(self, text: bytes, render: Callable[[Tokens], bytes]) -> Forgotten:
+        """Remove everything whose text starts with `text`, under every fingerprint, saves included.
+
+        `render` turns token ids (int32 [n], of any model) into the bytes they stand for.
+        """
+        return self._forget_everywhere(lambda step, root: step.text(root, text, render))
+
     def forget_all(self) -> Forgotten:
         """Remove all blocks and saves."""
         return self._forget(lambda step: step.everything())
+
+    def _forget_everywhere(self, call: Callable[[Forgetting, bytes], None]) -> Forgotten:
+        roots = [chain.root_id(info.id) for info in self.fingerprints()]
+
+        def every_root(step: Forgetting) -> None:
+            for root in roots:
+                call(step, root)
+
+        return self._forget(every_root)
 
     def _forget(self, call: Callable[[Forgetting], None]) -> Forgotten:
         def body(update: Update) -> Forgotten:
@@ -64,6 +86,17 @@ class Administration:
     def verify(self, *, deep: bool) -> Verification:
         """Check that all records fit together and, when `deep`, that all bytes match their checksums."""
         return audit.verify(self._store.environment, deep=deep)
+
+    def repair(self) -> int:
+        """Derive all tables anew from the block records; return how many blocks were unusable."""
+        environment = self._store.environment
+
+        def body(update: Update) -> int:
+            lost = rebuild(environment, update.txn)
+            update.reload_ledger()
+            return lost
+
+        return self._store.writer.order(body, TIMEOUT_S, sync=True)
 
     def fingerprints(self) -> list[FingerprintInfo]:
         """Every model and setting under which something was stored."""

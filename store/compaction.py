@@ -11,16 +11,32 @@ from pathlib import Path
 import lmdb
 
 from store.environment import Environment, Txn
+from store.lockfile import OwnerLock
+from store.opening import open_beside
 
 _BATCH_BYTES = 16 << 20
 
 
-def compact(directory: Path) -> tuple[int, int]:
+def compact_store(state_directory: Path) -> tuple[int, int]:
     """Replace the data file of a store that nobody has open; return its sizes before and after in bytes.
 
-    The caller holds the owner's lock. Needs free space for a second copy of what is live. Files set aside as
-    unusable are removed as well, since they hold text too.
+    Needs free space for a second copy of what is live. Files set aside as unusable are removed as well, since
+    they hold text too. Raises `StoreBusy`, `StoreUnusable`, `Damaged`, or OSError and `lmdb.Error` when the
+    disk is full; the store is as it was then.
     """
+    directory = state_directory / "store"
+    open_beside(directory).close(0)
+    lock = OwnerLock(directory)
+    done = False
+    try:
+        sizes = _compact(directory)
+        done = True
+        return sizes
+    finally:
+        lock.release(clean=done or lock.was_clean)
+
+
+def _compact(directory: Path) -> tuple[int, int]:
     before = (directory / "data.mdb").stat().st_size
     fresh = directory / "compacting"
     shutil.rmtree(fresh, ignore_errors=True)

@@ -3,11 +3,14 @@
 Deleting makes bytes unreachable; they leave the file when it is compacted.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from store import branches, chain
+from store.chain import Tokens
 from store.environment import Environment
 from store.errors import UnknownName
+from store.records import BlockRecord
 from store.update import Update, read_block, read_usage
 
 
@@ -34,28 +37,46 @@ class Forgetting:
     def result(self) -> Forgotten:
         return Forgotten(self._n_blocks, self._n_bytes, tuple(self._saves))
 
+    def manifest(self, name: str) -> None:
+        """A save, and of its blocks what nothing else needs. Raises `UnknownName`."""
+        record = self._update.delete_manifest(name)
+        if record is None:
+            raise UnknownName(name)
+        self._saves.append(name)
+        self._where_unneeded(reversed(record.ids))
+
     def prefix(self, root: bytes, elements: bytes, *, saves: bool) -> None:
         """Everything below `root` that starts with `elements`, and the part of them that nothing else needs.
 
-        Blocks held by a save stay, with all above them, unless `saves` says that such saves go too.
+        What a save holds stays, with all above it, unless `saves` says that such saves go too.
         """
-        if saves:
-            for name in _manifests_starting_with(self._env, self._update, root, elements):
-                self.manifest(name)
-        path = [root]
-        for _, parent, part in chain.chain(root, elements):
-            is_last = len(path) * chain.BLOCK * chain.ELEMENT_BYTES >= len(elements)
-            for child in branches.children(self._update.txn, self._env.kid, parent):
-                record = read_block(self._env, self._update.txn, child)
-                if record is None:
-                    continue
-                continues = is_last and record.elements.startswith(part)
+        doomed: list[bytes] = []
+        path: list[bytes] = []
+        for block, parent, part in chain.chain(root, elements):
+            is_last = (len(path) + 1) * chain.BLOCK * chain.ELEMENT_BYTES >= len(elements)
+            for child, record in self._children(parent):
+                begins_with_all = is_last and record.elements.startswith(part)
                 is_stale_leaf = record.is_leaf and part.startswith(record.elements)
-                if continues or is_stale_leaf:
-                    self._subtree(child)
-            path.append(chain.block_id(parent, part))
-        for block in reversed(path[1:]):
-            self._if_unneeded(block)
+                if begins_with_all or is_stale_leaf:
+                    doomed.append(child)
+            path.append(block)
+        self._remove(doomed, path, saves=saves)
+
+    def text(self, root: bytes, text: bytes, render: Callable[[Tokens], bytes]) -> None:
+        """Everything below `root` whose text, by `render`, starts with `text`; saves that hold it as well."""
+        doomed: list[bytes] = []
+        path: list[bytes] = []
+        ahead = [(root, b"")]
+        while ahead:
+            parent, before = ahead.pop()
+            for child, record in self._children(parent):
+                read = before + render(chain.decode_tokens(record.elements))
+                if read.startswith(text):
+                    doomed.append(child)
+                elif text.startswith(read):
+                    path.append(child)
+                    ahead.append((child, read))
+        self._remove(doomed, path if doomed else [], saves=True)
 
     def everything(self) -> None:
         """All blocks and all saves."""
@@ -63,43 +84,31 @@ class Forgetting:
         self._saves = [name for name, _ in self._update.manifests()]
         self._update.clear()
 
-    def manifest(self, name: str) -> None:
-        """A save, and of its blocks what nothing else needs. Raises `UnknownName`."""
-        record = self._update.delete_manifest(name)
-        if record is None:
-            raise UnknownName(name)
-        self._saves.append(name)
-        for block in reversed(record.ids):
-            self._if_unneeded(block)
+    def _children(self, parent: bytes) -> list[tuple[bytes, BlockRecord]]:
+        txn = self._update.txn
+        found = ((child, read_block(self._env, txn, child)) for child in self._ids_below(parent))
+        return [(child, record) for child, record in found if record is not None]
 
-    def _subtree(self, block: bytes) -> None:
-        """A block and all below it, the deepest first, as far as no save holds them."""
-        order, at = [block], 0
-        while at < len(order):
-            order += branches.children(self._update.txn, self._env.kid, order[at])
-            at += 1
-        for each in reversed(order):
-            self._if_unneeded(each)
+    def _ids_below(self, parent: bytes) -> list[bytes]:
+        return branches.children(self._update.txn, self._env.kid, parent)
 
-    def _if_unneeded(self, block: bytes) -> None:
-        usage = read_usage(self._env, self._update.txn, block)
-        record = read_block(self._env, self._update.txn, block)
-        if usage is not None and record is not None and usage.evictable:
-            self._n_bytes += self._update.remove_block(block, record)
-            self._n_blocks += 1
+    def _remove(self, doomed: list[bytes], path: list[bytes], *, saves: bool) -> None:
+        """Whole subtrees, then of the path to them what has become useless; the deepest first."""
+        order = list(doomed)
+        for block in order:
+            order += self._ids_below(block)
+        if saves:
+            going = set(order)
+            for name, record in self._update.manifests():
+                if not going.isdisjoint(record.ids):
+                    self.manifest(name)
+        self._where_unneeded(reversed(order))
+        self._where_unneeded(reversed(path))
 
-
-def _manifests_starting_with(
-    environment: Environment, update: Update, root: bytes, elements: bytes
-) -> list[str]:
-    """Names of saves under `root` whose text starts with `elements`."""
-    names = []
-    n_blocks = -(-len(elements) // (chain.BLOCK * chain.ELEMENT_BYTES))
-    for name, record in update.manifests():
-        if record.root != root:
-            continue
-        stored = [read_block(environment, update.txn, block) for block in record.ids[:n_blocks]]
-        text = b"".join(block.elements for block in stored if block)
-        if text[: record.n_tokens * chain.ELEMENT_BYTES].startswith(elements):
-            names.append(name)
-    return names
+    def _where_unneeded(self, blocks: Iterable[bytes]) -> None:
+        for block in blocks:
+            usage = read_usage(self._env, self._update.txn, block)
+            record = read_block(self._env, self._update.txn, block)
+            if usage is not None and record is not None and usage.evictable:
+                self._n_bytes += self._update.remove_block(block, record)
+                self._n_blocks += 1

@@ -88,6 +88,10 @@ class Update:
         self.ledger = replace(self.ledger, clock_ms=self.now_ms, sequence=self.ledger.sequence + 1)
         self.txn.put(b"ledger", self.ledger.encode(b"ledger"), db=self._env.meta)
 
+    def reload_ledger(self) -> None:
+        """Take over sums that were written past this object."""
+        self.ledger = read_ledger(self._env, self.txn)
+
     def block(self, block: bytes) -> BlockRecord | None:
         return read_block(self._env, self.txn, block)
 
