@@ -269,7 +269,7 @@ class Core:
         if not request.cache_prompt:
             slot.sequence.clear()
             slot.sequence = self._empty_sequence(request.root, private=not request.store)
-            self._restored(slot, Restored(0, CacheSource.NONE, str(CacheReason.DISABLED)))
+            self._restored(slot, Restored(0, CacheSource.NONE, CacheReason.DISABLED.explain(0)))
             return
         wanted = Wanted(request.root, request.prompt, len(request.prompt) - 1, private=not request.store)
         self._restore(slot, wanted)
@@ -371,7 +371,7 @@ class Core:
     def _close_timings(self, task: Task) -> None:
         now = self.clock()
         timings = task.timings
-        if task.answering:
+        if task.answering is not None:
             timings.predicted_n = task.answer.n_decoded
             timings.predicted_ms = (now - task.answering) * 1e3
             self.counters.predicted_ms += timings.predicted_ms

@@ -82,7 +82,7 @@ class Restorer:
         if self._port is None or ram.n >= wanted.limit:
             return Restored(ram.n, ram.source, ram.explain())
         if self._overdue:
-            return Restored(ram.n, ram.source, _with_store(ram, CacheReason.STORE_SLOW))
+            return _too_slow(ram)
         ticket = next(self._tickets)
         self._pending[ticket] = _Pending(slot, wanted, sequence, ram, self._clock() + self._seconds)
         self._port.lookup(ticket, wanted.root, wanted.tokens, ram.n)
@@ -159,7 +159,7 @@ class Restorer:
             n_asked = (first + len(pending.destinations)) * BLOCK
             if n_asked <= ram.n:
                 self._drop(pending.destinations)
-                return Restored(ram.n, ram.source, CacheReason.POOL_FULL.format(n=ram.n))
+                return Restored(ram.n, ram.source, CacheReason.POOL_FULL.explain(ram.n))
         pending.n_asked = n_asked
         views = []
         for i, block in enumerate(pending.destinations, first):
@@ -183,7 +183,7 @@ class Restorer:
             pending.slot.sequence.clear()
             pending.slot.sequence = pending.sequence
         reason = CacheReason.IDENTICAL if n == len(wanted.tokens) - 1 else CacheReason.STORE_SHORT
-        text = reason.format(n=n)
+        text = reason.explain(n)
         if message.reason and n < wanted.limit:
             text = f"{text}; store: {message.reason}"
         return Restored(n, CacheSource.STORE, text)
@@ -191,8 +191,7 @@ class Restorer:
     def _give_up(self, ticket: int) -> tuple[Slot, Restored]:
         pending = self._pending.pop(ticket)
         self._orphans[ticket] = pending.destinations
-        ram = pending.ram
-        return pending.slot, Restored(ram.n, ram.source, _with_store(ram, CacheReason.STORE_SLOW))
+        return pending.slot, _too_slow(pending.ram)
 
     def _settle(self, message: LookupDone | LoadDone) -> None:
         """The answer of a ticket nobody waits for: now its destinations are nobody's."""
@@ -206,6 +205,10 @@ class Restorer:
     def _drop(self, blocks: list[int]) -> None:
         for block in blocks:
             self._index.pool.drop(block)
+
+
+def _too_slow(ram: Resume) -> Restored:
+    return Restored(ram.n, ram.source, _with_store(ram, CacheReason.STORE_SLOW.explain(ram.n)))
 
 
 def _with_store(ram: Resume, reason: str) -> str:

@@ -24,6 +24,9 @@ class CacheReason(StrEnum):
     STORE_SLOW = "the store did not answer in time"
     STORE_SHORT = "the store holds {n} tokens of it"
 
+    def explain(self, n: int) -> str:
+        return self.value.format(n=n)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -52,7 +55,7 @@ class Resume:
     candidate: int | None = None
 
     def explain(self) -> str:
-        return str(self.reason).format(n=self.n)
+        return self.reason.explain(self.n)
 
 
 def resume_point(n_prompt: int, candidates: Sequence[Candidate]) -> Resume:

@@ -21,13 +21,13 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Task:
-    """A request with its progress. Times are seconds of the monotonic clock."""
+    """A request with its progress. Times are seconds of the engine's clock; `answering`: the first token."""
 
     request: GenerateRequest
     arrival: int
     answer: Answer
     started: float
-    answering: float = 0.0
+    answering: float | None = None
     served: int = 0
     timings: Timings = field(default_factory=Timings)
 

@@ -132,7 +132,7 @@ class Bench:
         except RuntimeError as error:
             self.stepper.fail(step, StepFailed(str(error)))
         else:
-            self.stepper.finish(step, logits, 1.0)
+            self.stepper.finish(step, logits, float(step.n_rows))
         self._collect()
         return True
 

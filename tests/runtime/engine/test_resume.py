@@ -35,7 +35,7 @@ def point(n_tokens: int, n_common: int, source: CacheSource = RAM, has_logits: b
         ("prompt within what is known", 100, [rows(180, 100)], 99, RAM, CacheReason.IDENTICAL, 0),
         ("a prompt of one token", 1, [rows(10, 1)], 0, NONE, CacheReason.IDENTICAL, None),
         ("the farthest wins", 100, [rows(40, 40), rows(90, 70)], 70, RAM, CacheReason.DIVERGES, 1),
-        ("of equals the nearest", 100, [rows(50, 50), rows(50, 50, STORE)], 50, RAM, CacheReason.CONTINUES, 0),
+        ("the nearest of equals", 100, [rows(9, 9), rows(9, 9, STORE)], 9, RAM, CacheReason.CONTINUES, 0),
         ("the far tier has more", 100, [rows(50, 50), rows(70, 70, STORE)], 70, STORE,
          CacheReason.CONTINUES, 1),
         ("made room", 100, [rows(50, 50, evicted=True)], 50, RAM, CacheReason.EVICTED, 0),
@@ -75,7 +75,7 @@ def test_a_candidate_that_failed_verification_is_replaced_by_the_next() -> None:
 
 def test_reasons_are_sentences_with_the_number_in_them() -> None:
     assert resume_point(2000, [rows(1500, 1234)]).explain() == "diverges at 1234"
-    assert all("{" not in reason.format(n=5) for reason in CacheReason)
+    assert all("{" not in reason.explain(5) for reason in CacheReason)
 
 
 def trail(

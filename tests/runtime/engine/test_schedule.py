@@ -16,9 +16,9 @@ def shares(demands: list[Demand], n_ubatch: int = 512, limit: int = 64) -> list[
     [
         ("nothing to do", [], 512, 64, []),
         ("a prompt alone gets the whole step", [Demand(0, 3000, 1)], 512, 64, [(0, 512)]),
-        ("decodes first, they bound prefill", [Demand(0, 999, 1), Demand(1, 0, 2)], 512, 64, [(1, 1), (0, 64)]),
+        ("decodes bound prefill", [Demand(0, 999, 1), Demand(1, 0, 2)], 512, 64, [(1, 1), (0, 64)]),
         ("two prompts share", [Demand(0, 3000, 1), Demand(1, 3000, 2)], 512, 64, [(0, 256), (1, 256)]),
-        ("a short prompt leaves its rest", [Demand(0, 999, 1), Demand(1, 20, 2)], 512, 64, [(0, 492), (1, 20)]),
+        ("a short prompt leaves rest", [Demand(0, 999, 1), Demand(1, 20, 2)], 512, 64, [(0, 492), (1, 20)]),
         ("the oldest gets the odd row", [Demand(2, 90, 1), Demand(1, 90, 2)], 7, 64, [(2, 4), (1, 3)]),
         ("no room for prefill beside decodes", [Demand(0, 0, 1), Demand(1, 0, 2), Demand(2, 9, 3)], 2, 64,
          [(0, 1), (1, 1)]),

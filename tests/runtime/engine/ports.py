@@ -1,0 +1,101 @@
+"""Stores for the engine: one that works, and ways in which stores do not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.engine import BlockViews, LoadDone, LookupDone, PrefixSnapshot
+from runtime.engine.core import Message
+from runtime.memory.layout import BLOCK
+
+Tokens = np.ndarray
+Post = Callable[[Message], None]
+
+
+@dataclass
+class Record:
+    n_rows: int
+    segments: tuple[bytes, ...]
+
+
+class DictStore:
+    """Keeps blocks by their root and tokens. Offers are copied only in `write`, answers given in `answer`."""
+
+    def __init__(self) -> None:
+        self.post: Post = lambda message: None
+        self.records: dict[tuple[bytes, bytes], Record] = {}
+        self.offers: list[PrefixSnapshot] = []
+        self.seen: list[tuple[str, int]] = []
+        self.lookups: list[tuple[int, bytes, Tokens, int]] = []
+        self.loads: list[tuple[int, bytes, Tokens, int, tuple[BlockViews, ...]]] = []
+        self.cut_loads_to: int | None = None
+
+    def lookup(self, ticket: int, root: bytes, tokens: Tokens, have: int) -> None:
+        self.lookups.append((ticket, root, tokens.copy(), have))
+
+    def load(
+        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+    ) -> None:
+        self.loads.append((ticket, root, tokens.copy(), n_tokens, destinations))
+
+    def offer(self, snapshot: PrefixSnapshot) -> None:
+        self.offers.append(snapshot)
+        self.seen.append((snapshot.why, len(snapshot.tokens)))
+
+    def write(self) -> None:
+        """Store what was offered, however long ago, and give it back."""
+        for snapshot in self.offers:
+            for block in snapshot.blocks:
+                n = block.index * BLOCK + block.n_rows
+                key = (snapshot.root, snapshot.tokens[:n].tobytes())
+                self.records[key] = Record(block.n_rows, tuple(s.tobytes() for s in block.segments))
+            snapshot.release()
+        self.offers.clear()
+
+    def answer(self) -> bool:
+        """Answer what was asked; returns whether anything was."""
+        lookups, self.lookups = self.lookups, []
+        loads, self.loads = self.loads, []
+        for ticket, root, tokens, _ in lookups:
+            n = self._longest(root, tokens)
+            self.post(LookupDone(ticket, n, "" if n == len(tokens) else f"knows {n}"))
+        for load in loads:
+            self.post(self._load(*load))
+        return bool(lookups or loads)
+
+    def _longest(self, root: bytes, tokens: Tokens) -> int:
+        best = 0
+        for known_root, key in self.records:
+            known = np.frombuffer(key, np.int32)
+            n = min(len(known), len(tokens))
+            different = np.flatnonzero(known[:n] != tokens[:n])
+            common = int(different[0]) if len(different) else n
+            if known_root == root and common > (len(known) - 1) // BLOCK * BLOCK:
+                best = max(best, common)
+        return best
+
+    def _load(
+        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+    ) -> LoadDone:
+        done = destinations[0].index * BLOCK
+        for views in destinations:
+            end = views.index * BLOCK + views.n_rows
+            record = self._find(root, tokens[:end])
+            if record is None or (self.cut_loads_to is not None and end > self.cut_loads_to):
+                for target in views.segments:
+                    target[:] = 0xEE  # what a damaged record leaves in a destination
+                return LoadDone(ticket, done, "damaged record")
+            for target, data in zip(views.segments, record.segments, strict=True):
+                target[:] = np.frombuffer(data, np.uint8)[: len(target)]
+            done = end
+        return LoadDone(ticket, n_tokens, "")
+
+    def _find(self, root: bytes, tokens: Tokens) -> Record | None:
+        wanted = tokens.tobytes()
+        index = (len(tokens) - 1) // BLOCK
+        for (known_root, key), record in self.records.items():
+            same_block = (len(key) // 4 - 1) // BLOCK == index
+            if known_root == root and same_block and key.startswith(wanted):
+                return record
+        return None
