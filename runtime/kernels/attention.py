@@ -82,6 +82,9 @@ DECODED_TILES = 4  # tiles of rows that share one decoding of a key block
 EMPTY = -1e30  # "no key seen yet"; finite, so that differences stay numbers
 
 
+called = {"nogil": True, "error_model": "numpy"}  # large enough that a call costs nothing, and inlining compile time
+
+
 @nb.njit(**inline)
 def mask_range(v, first, last, fill):
     """Lanes whose index lies outside [first, last] become `fill`."""
@@ -113,7 +116,7 @@ def last_key(a, position, run_end):
     return min(run_end - 1, position + window // 2) if window > 0 else run_end - 1
 
 
-@nb.njit(**inline)
+@nb.njit(**called)
 def softmax_row(row, n_tiles, first, last, softcap, state, o, dv):
     """Turn a row of scores into weights, rescaling what was accumulated before; keys outside [first, last] get 0."""
     top = splat_f32(nb.float32(EMPTY))
@@ -187,7 +190,7 @@ def make_key_block(nq, size, load, decoded):
                 tile_store(a1, o + 4 * d + VB, 4 * dv)
             d += 2 * LANES
 
-    @nb.njit(**inline)
+    @nb.njit(**called)
     def key_block(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s):
         """`k0` is the block's first position, `n_keys` of it exist; row j is query ``start + (r0 + j) // group``."""
         dk, dv, softcap = arg(a, A_DK), arg(a, A_DV), ld_f32(a + 8 * A_SOFTCAP)
@@ -374,14 +377,10 @@ def attention_op(item, max_rows, args, job, ith, nth, ctl):
             i = mine - base
             h, i = i % kv_heads, i // kv_heads
             r0 = (chunks - 1 - i // parts) * max_rows  # longest context first
-            if split:
-                part = p0 + i % parts
-                item(a, run_at, run, h, r0, max_rows, part, part + 1, True, tmp)
-            else:
-                last_row = min(length * group, r0 + max_rows) - 1
-                q0 = first_key(a, start + r0 // group) // BLOCK
-                q1 = last_key(a, start + last_row // group, end) // BLOCK + 1
-                item(a, run_at, run, h, r0, max_rows, q0, q1, False, tmp)
+            last_row = min(length * group, r0 + max_rows) - 1
+            q0 = p0 + i % parts if split else first_key(a, start + r0 // group) // BLOCK
+            q1 = q0 + 1 if split else last_key(a, start + last_row // group, end) // BLOCK + 1
+            item(a, run_at, run, h, r0, max_rows, q0, q1, split, tmp)
             mine = grab(ctl, nth, 1)
         base += kv_heads * chunks * parts
 
