@@ -29,19 +29,26 @@ def row_of(before: bytes, token: int, position: int, group: int) -> bytes:
     return hashlib.blake2b(data, digest_size=ROW_BYTES[group]).digest()
 
 
-def rows_of(tokens: Sequence[int]) -> list[bytes]:
-    """Memory rows of all groups for a whole sequence, computed without any memory: the oracle."""
-    groups = []
-    for group, size in enumerate(ROW_BYTES):
-        before, rows = bytes(size), []
-        for position, token in enumerate(tokens):
-            before = row_of(before, int(token), position, group)
-            rows.append(before)
-        groups.append(b"".join(rows))
-    return groups
+class Oracle:
+    """The memory rows of a growing sequence, computed without any memory."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.n_tokens = 0
+        self.rows = [bytearray() for _ in ROW_BYTES]
+        for token in tokens:
+            self.append(token)
+
+    def append(self, token: int) -> None:
+        for group, size in enumerate(ROW_BYTES):
+            before = bytes(self.rows[group][-size:]) or bytes(size)
+            self.rows[group] += row_of(before, int(token), self.n_tokens, group)
+        self.n_tokens += 1
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        return logits_of(self.rows)
 
 
-def logits_of(groups: Iterable[bytes]) -> npt.NDArray[np.float32]:
+def logits_of(groups: Iterable[bytes | bytearray]) -> npt.NDArray[np.float32]:
     digest = hashlib.blake2b(b"".join(groups), digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
     logits = generator.normal(0.0, 2.0, N_VOCAB).astype(np.float32)

@@ -22,16 +22,7 @@ from runtime.engine.sampling import Sampler
 from runtime.engine.stepping import Stepper
 from runtime.errors import StepFailed
 from runtime.tokenizers import StreamDetokenizer
-from tests.runtime.engine.fakes import (
-    EOG,
-    LAYOUT,
-    LETTERS,
-    N_VOCAB,
-    FakeRunner,
-    FakeTokenizer,
-    logits_of,
-    rows_of,
-)
+from tests.runtime.engine.fakes import EOG, LAYOUT, LETTERS, N_VOCAB, FakeRunner, FakeTokenizer, Oracle
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -48,10 +39,11 @@ def join(*parts: Sequence[int] | np.ndarray) -> np.ndarray:
 def expected(prompt: np.ndarray, n_predict: int, sampling: SamplingParams = GREEDY) -> list[int]:
     """The tokens that a model which remembers nothing would answer."""
     sampler = Sampler(sampling, prompt, frozenset({EOG}), 1 << 20)
-    sequence = prompt.tolist()
+    oracle, ids = Oracle(prompt.tolist()), []
     for _ in range(n_predict):
-        sequence.append(sampler.sample(logits_of(rows_of(sequence))).id)
-    return sequence[len(prompt) :]
+        ids.append(sampler.sample(oracle.logits()).id)
+        oracle.append(ids[-1])
+    return ids
 
 
 @dataclass
