@@ -148,12 +148,12 @@ def weights_digest(paths: Sequence[Path], cache: DigestCache | None, *, max_thre
     whole = blake3()
     for path in paths:
         key = _stat_key(path)
-        digest = cache.get(key) if cache else None
+        digest = cache.get(key) if cache is not None else None
         if digest is None:
             digest = blake3(max_threads=max_threads).update_mmap(os.fspath(path)).digest()
             if _stat_key(path) != key:
                 raise OSError(f"{path} changed while its digest was computed")
-            if cache:
+            if cache is not None:
                 cache.put(key, digest)
         whole.update(digest)
     return whole.digest()

@@ -1,4 +1,4 @@
-"""Blocks that must not be evicted for a moment: found by a look-up, or part of what is being written."""
+"""Blocks that must not be evicted for a moment: a look-up found them, a restore is on its way."""
 
 import threading
 import time

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import lmdb
@@ -255,12 +256,12 @@ class Writer:
 
     def _with_room(self, jobs: list[Job]) -> list[Job]:
         """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
-        for job in jobs:
-            self._pins.hold(block for block, _, _ in job.links)
         while jobs:
+            own = frozenset(block for job in jobs for block, _, _ in job.links)
             missing = [self._missing(job) for job in jobs]
-            reason = self._room.why_never(max(map(sum, missing)))
-            reason = reason or self._room.make(sum(map(_next_batch, missing)), self._pins.__contains__)
+            reason = self._room.why_never(max(map(sum, missing))) or self._room.make(
+                sum(map(_next_batch, missing)), partial(self._is_held, own)
+            )
             if not reason:
                 return jobs
             if len(jobs) == 1:
@@ -269,6 +270,9 @@ class Writer:
                 return []
             jobs = jobs[:1]
         return jobs
+
+    def _is_held(self, own: frozenset[bytes], block: bytes) -> bool:
+        return block in own or block in self._pins
 
     def _missing(self, job: Job) -> list[int]:
         """Sizes of the blocks that are still to be written for `job`."""

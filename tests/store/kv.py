@@ -3,11 +3,14 @@
 import hashlib
 import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from store import BLOCK, BlockData, BlockRef, Fingerprint, Outcome, Segment, Store, WriteRequest, WriteResult
+from store.repair import inspect
 
 TILE = 16
 GROUPS = (("full", "f16/1", 704), ("window", "f16/2", 96))
@@ -15,6 +18,16 @@ FINGERPRINT = Fingerprint((("schema", 1), ("weights", b"w" * 32), ("numerics", "
 
 Tokens = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
+
+
+def open_store(folder: Path, budget_bytes: int = 64 << 20, **options: Any) -> Store:
+    """A store that does not care how full the disk is."""
+    return Store.open(folder, budget_bytes=budget_bytes, **({"min_free_bytes": 0} | options))
+
+
+def problems(store: Store) -> list[str]:
+    """What does not fit together in the store's tables."""
+    return store.environment.read(lambda txn: inspect(store.environment, txn))
 
 
 def tokens(*runs: tuple[int, int]) -> Tokens:

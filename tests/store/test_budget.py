@@ -1,0 +1,154 @@
+"""Live bytes stay within the budget; what is used least goes, from the ends inwards, and never a save."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store import Outcome, Store
+from store.update import read_ledger, read_usage
+from tests.store import kv
+
+MIB = 1 << 20
+SCALE = 16
+PROMPT_BYTES = 700 * 800  # of 700 tokens at this scale
+
+
+def test_live_bytes_never_pass_the_budget(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        for seed in range(20):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+            assert store.statistics().live_bytes <= 4 * MIB
+        assert store.statistics().evicted > 0
+        assert kv.restore(store, root, kv.tokens((19, 700)), SCALE) == 700
+        assert kv.restore(store, root, kv.tokens((0, 700)), SCALE) == 0
+        assert not kv.problems(store)
+
+
+def test_what_was_used_lately_stays(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        favourite = kv.tokens((100, 700))
+        kv.write(store, root, favourite, scale=SCALE)
+        for seed in range(20):
+            assert kv.restore(store, root, favourite, SCALE) == 700
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+        assert kv.restore(store, root, favourite, SCALE) == 700
+
+
+def test_a_shared_beginning_outlives_its_continuations(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        for seed in range(20):
+            kv.write(store, root, kv.tokens((100, 512), (seed, 512)), scale=SCALE)
+        assert kv.restore(store, root, kv.tokens((100, 512), (0, 512)), SCALE) == 512
+
+
+def test_a_save_is_never_evicted(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        kept = kv.tokens((100, 700))
+        kv.write(store, root, kept, scale=SCALE)
+        store.save_manifest("kept", root, kept)
+        for seed in range(20):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+        assert kv.restore(store, root, kept, SCALE) == 700
+        store.delete_manifest("kept")
+        for seed in range(20, 40):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+        assert kv.restore(store, root, kept, SCALE) == 0
+
+
+def test_what_cannot_fit_is_refused_and_costs_nobody_anything(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        kv.write(store, root, kv.tokens((1, 700)), scale=SCALE)
+        huge = kv.Offer(store, root, kv.tokens((2, 7000)), scale=SCALE).wait()
+        assert huge.outcome is Outcome.FAILED and "budget of 4 MiB" in huge.reason
+        assert store.statistics().evicted == 0
+        assert kv.restore(store, root, kv.tokens((1, 700)), SCALE) == 700
+
+
+def test_saves_that_fill_the_budget_make_the_store_refuse_more(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 2 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        for seed in range(3):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+            store.save_manifest(str(seed), root, kv.tokens((seed, 700)))
+        late = kv.Offer(store, root, kv.tokens((9, 700)), scale=SCALE).wait()
+        assert late.outcome is Outcome.FAILED
+        assert all(store.manifest(str(seed)).n_restorable == 700 for seed in range(3))
+        assert store.statistics().state == "ok"
+
+
+def test_what_a_look_up_found_is_not_evicted_before_it_is_loaded(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        prompt = kv.tokens((100, 700))
+        kv.write(store, root, prompt, scale=SCALE)
+        match = store.lookup(root, prompt)
+        for seed in range(20):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+        for ref in match.blocks:
+            wanted = kv.destinations(ref, SCALE)
+            assert store.load(ref, wanted)
+            kv.check_rows(prompt, ref, wanted, SCALE)
+
+
+def test_a_clock_set_back_does_not_reorder_what_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        now = [2_000_000_000.0]
+        monkeypatch.setattr("store.update.time.time", lambda: now[0])
+        kv.write(store, root, kv.tokens((1, 700)), scale=SCALE)
+        now[0] = 1_000_000_000.0
+        kv.write(store, root, kv.tokens((2, 700)), scale=SCALE)
+        environment = store.environment
+        ledger = environment.read(lambda txn: read_ledger(environment, txn))
+        assert ledger.clock_ms == 2_000_000_000_000
+        block = store.lookup(root, kv.tokens((2, 700))).blocks[0].id
+        usage = environment.read(lambda txn: read_usage(environment, txn, block))
+        assert usage is not None and usage.last_used_ms == 2_000_000_000_000
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        assert kv.restore(store, store.register(kv.FINGERPRINT), kv.tokens((1, 700)), SCALE) == 700
+
+
+def test_too_little_free_space_keeps_the_file_from_growing(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path) as store:
+        root = store.register(kv.FINGERPRINT)
+        for seed in range(4):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+    with kv.open_store(tmp_path, min_free_bytes=1 << 60) as store:
+        root = store.register(kv.FINGERPRINT)
+        before = store.statistics().file_bytes
+        kv.write(store, root, kv.tokens((9, 700)), scale=SCALE)
+        found = store.statistics()
+        assert found.state == "degraded" and "the disk has only" in found.reason
+        assert found.evicted > 0 and found.file_bytes <= before * 1.05
+        assert kv.restore(store, root, kv.tokens((9, 700)), SCALE) == 700
+
+
+def test_prune_evicts_down_to_a_size(store: Store, root: bytes) -> None:
+    for seed in range(4):
+        kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+    live = store.statistics().live_bytes
+    assert store.administration.prune(down_to=live // 2) > 0
+    assert store.statistics().live_bytes <= live // 2
+    assert not kv.problems(store)
+
+
+@pytest.mark.slow
+def test_the_file_stays_near_the_budget_over_200_replacements(tmp_path: Path) -> None:
+    """Values of other sizes in every cycle, which is what fragments a file."""
+    budget = 24 * MIB
+    rng = np.random.default_rng(0)
+    with kv.open_store(tmp_path, budget) as store:
+        root = store.register(kv.FINGERPRINT)
+        for seed in range(200):
+            kv.write(store, root, kv.tokens((seed, 256)), scale=int(rng.integers(80, 160)))
+            assert store.statistics().oldest_reader_s < 5
+        assert store.statistics().file_bytes <= 1.5 * budget
+        assert not kv.problems(store)
