@@ -27,7 +27,7 @@ ELEMENTS = {
 }
 
 
-class VecType(types.Type):  # type: ignore[misc]
+class VecType(types.Type):
     """The numba type of a vector of `lanes` elements."""
 
     def __init__(self, element: str, lanes: int) -> None:
@@ -52,7 +52,7 @@ class VecType(types.Type):  # type: ignore[misc]
 
 
 @register_model(VecType)
-class VecModel(models.PrimitiveModel):  # type: ignore[misc]
+class VecModel(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: VecType) -> None:
         super().__init__(dmm, fe_type, fe_type.llvm)
 
@@ -63,7 +63,7 @@ i8v = VecType("i8", 4 * LANES)
 
 def _operator(op, float_name, int_name):
     @infer_global(op)
-    class VecOperator(AbstractTemplate):  # type: ignore[misc]
+    class VecOperator(AbstractTemplate):
         def generic(self, args, kws):
             if len(args) == 2 and isinstance(args[0], VecType) and args[0] == args[1]:
                 return signature(args[0], args[0], args[0])
