@@ -41,7 +41,7 @@ class Splitter:
     def _split(self, text: str) -> list[str]:
         pieces = [text] if text else []
         for cut in self._cuts:
-            pieces = cut(pieces[0]) if len(pieces) == 1 else [part for piece in pieces for part in cut(piece)]
+            pieces = _cut_each(pieces, cut)
         return pieces
 
 
@@ -49,6 +49,16 @@ class Splitter:
 def splitter(family: str) -> Splitter:
     """The splitter of a family, e.g. ``R9``."""
     return Splitter(FAMILIES[family])
+
+
+def _cut_each(pieces: list[str], cut: Cut) -> list[str]:
+    parts: list[str] = []
+    for piece in pieces:
+        if len(piece) == 1:
+            parts.append(piece)
+        else:
+            parts += cut(piece)
+    return parts
 
 
 def _cut(step: Step) -> Cut:
