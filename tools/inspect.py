@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import ModelError, RuntimeFault
+from runtime.errors import ModelError, RuntimeFault, UnsupportedModel
 from runtime.gguf import MetadataValue, ModelFile, StringArray, open_model
 from runtime.tokenizers import load_tokenizer
 
@@ -74,22 +74,31 @@ def describe(model: ModelFile, *, n_ctx: int, tensors: bool) -> dict[str, Any]:
 
 def refusals(model: ModelFile) -> list[str]:
     """Why this build cannot run the model, one line each; empty if it can."""
+    reasons = [str(problem) for problem in model.problems]
+    for check in (_check_architecture, _check_types, load_tokenizer):
+        try:
+            check(model)
+        except RuntimeFault as error:
+            reasons.append(str(error))
+    return reasons
+
+
+def _check_architecture(model: ModelFile) -> None:
     from runtime.models import SUPPORTED
 
-    reasons = [str(problem) for problem in model.problems]
-    try:
-        if model.architecture not in SUPPORTED:
-            known = ", ".join(sorted(SUPPORTED))
-            reasons.append(f"architecture {model.architecture!r} is not supported (supported: {known})")
-    except ModelError as error:
-        reasons.append(str(error))
+    if model.architecture not in SUPPORTED:
+        known = ", ".join(sorted(SUPPORTED))
+        raise UnsupportedModel(f"architecture {model.architecture!r} is not supported (supported: {known})")
+
+
+def _check_types(model: ModelFile) -> None:
+    from runtime.kernels.formats import NAMES
+
     if not model.tensors:
-        reasons.append("the file has no tensors: a vocabulary alone cannot be run")
-    try:
-        load_tokenizer(model)
-    except RuntimeFault as error:
-        reasons.append(str(error))
-    return reasons
+        raise UnsupportedModel("the file has no tensors: a vocabulary alone cannot be run")
+    unknown = sorted({t.type.name for t in model.tensors.values()} - set(NAMES))
+    if unknown:
+        raise UnsupportedModel(f"there are no kernels for tensors of type {', '.join(unknown)}")
 
 
 def estimate_memory(model: ModelFile, n_ctx: int) -> MemoryEstimate:
