@@ -123,7 +123,9 @@ class Job:
         return WriteResult(outcome, p.n_tokens, p.written, p.shared, p.reason)
 
 
-def put_next(update: Update, job: Job, progress: Progress, is_pinned: Callable[[bytes], bool]) -> int:
+def put_next(
+    update: Update, job: Job, progress: Progress, is_pinned: Callable[[bytes], bool], distrusted: set[bytes]
+) -> int:
     """Write the next block of `job` and advance `progress`; return the bytes written.
 
     A block that is there is only touched. A leaf that a longer record covers is not written; a leaf that the
@@ -131,6 +133,9 @@ def put_next(update: Update, job: Job, progress: Progress, is_pinned: Callable[[
     """
     given = job.request.blocks[progress.done]
     block, parent, _ = job.links[given.index]
+    if block in distrusted:
+        update.hollow_block(block)
+        distrusted.discard(block)
     record = update.block(block)
     written = 0
     if record is not None:

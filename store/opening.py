@@ -86,7 +86,7 @@ def open_owned(
             raise Damaged(said)
         environment = attach(False)
     except Damaged as error:
-        _set_aside(directory, str(error))
+        set_aside(directory, str(error))
         return attach(True), 1
     environment.clear_stale_readers()
     if verdict != _INCONSISTENT:
@@ -120,7 +120,7 @@ def _run_probe(directory: Path) -> tuple[int, str]:
     return _BROKEN, (child.stderr.strip().splitlines() or ["unknown"])[-1]
 
 
-def _set_aside(directory: Path, why: str) -> None:
+def set_aside(directory: Path, why: str) -> None:
     """Keep the newest unusable file in quarantine/, out of the way."""
     quarantine = directory / "quarantine"
     quarantine.mkdir(mode=0o700, exist_ok=True)

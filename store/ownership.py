@@ -48,6 +48,12 @@ class Ownership:
         self._identity = self._file_identity()
         return repairs
 
+    def replace(self, environment: Environment, why: str) -> None:
+        """Set a corrupt file aside and go on with an empty one; raises `StoreError` or OSError."""
+        opening.set_aside(self._directory, why)
+        environment.reopen(create=True)
+        self._identity = self._file_identity()
+
     def is_in_place(self) -> bool:
         """False when the data file was removed or replaced: what is written would be lost."""
         return self._file_identity() == self._identity

@@ -31,7 +31,7 @@ from store.records import unseal
 from store.room import Room
 from store.statistics import Counters, State, StoreStatistics
 from store.update import Segment, Update, read_ledger
-from store.writer import Writer
+from store.writer import CORRUPT, Writer
 
 SAVE_TIMEOUT_S = 60.0
 
@@ -73,6 +73,7 @@ class Store:
                 environment,
                 room,
                 self._pins,
+                self._distrusted,
                 self._counters,
                 Breaker(first_pause_s=options.retry_s),
                 options.queue_bytes,
@@ -161,11 +162,12 @@ class Store:
         try:
             match, damaged = self.environment.read(body)
         except (StoreClosed, lmdb.Error, OSError) as error:
+            self._report(error)
             self._counters.add(lookups_miss=1)
             return Match(0, (), str(error))
         self._pins.hold(ref.id for ref in match.blocks)
-        if damaged and self._writer:
-            self._writer.post(_call_for_repair)
+        if damaged:
+            self._report(Damaged("a look-up found a damaged record"))
         whole = match.n_tokens == len(tokens)
         kind = "lookups_hit" if whole else "lookups_partial" if match.n_tokens else "lookups_miss"
         self._counters.add(**{kind: 1})
@@ -190,6 +192,7 @@ class Store:
             self._quarantine(ref.id, str(error))
             return Loaded(False, f"block {ref.index} is damaged: {error}")
         except (StoreClosed, lmdb.Error, OSError) as error:
+            self._report(error)
             return Loaded(False, str(error))
         if loaded:
             n_bytes = sum(segment.data.size for segment in destinations)
@@ -296,6 +299,15 @@ class Store:
             raise WriteRefused("the store is open for reading only")
         return self._writer
 
+    def _report(self, error: Exception) -> None:
+        """Have the writer meet a reader's trouble with the file: it repairs, or sets aside."""
+        if self._writer and isinstance(error, (Damaged, *CORRUPT)):
+
+            def meet(update: Update) -> None:
+                raise error
+
+            self._writer.post(meet)
+
     def _quarantine(self, block: bytes, why: str) -> None:
         """Trust a block no more from this moment on, and have its bytes dropped."""
         self._distrusted.add(block)
@@ -336,10 +348,6 @@ class StoredDigests:
     def put(self, key: bytes, digest: bytes) -> None:
         if self._store._writer:
             self._store._writer.post(lambda update: update.put_digest(key, digest))
-
-
-def _call_for_repair(update: Update) -> None:
-    raise Damaged("a look-up found a damaged record")
 
 
 def _abandon_stores() -> None:

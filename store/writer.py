@@ -31,6 +31,7 @@ BATCH_S = 0.2
 IDLE_S = 5.0
 TOUCH_S = 30.0
 _MAX_TOUCHES = 100_000
+CORRUPT = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.IncompatibleError)
 T = TypeVar("T")
 log = logging.getLogger("store")
 
@@ -43,6 +44,7 @@ class Writer:
         environment: Environment,
         room: Room,
         pins: Pins,
+        distrusted: set[bytes],
         counters: Counters,
         breaker: Breaker,
         queue_bytes: int,
@@ -51,6 +53,7 @@ class Writer:
         self._env = environment
         self._room = room
         self._pins = pins
+        self._distrusted = distrusted
         self._counters = counters
         self._breaker = breaker
         self._ownership = ownership
@@ -214,6 +217,9 @@ class Writer:
         except Damaged as error:
             failure: Exception = WriteRefused(f"the store had to be repaired: {error}")
             self._repair(str(error))
+        except CORRUPT as error:
+            failure = WriteRefused(f"the store had to be set aside: {error}")
+            self._replace_file(str(error))
         except (lmdb.Error, OSError, StoreError) as error:
             failure = WriteRefused(f"the store cannot be written: {error}")
             self._open_breaker(str(error))
@@ -294,7 +300,7 @@ class Writer:
         n_bytes = 0
         for job, reached in zip(jobs, progress, strict=True):
             while not job.is_complete(reached):
-                n_bytes += put_next(update, job, reached, self._pins.__contains__)
+                n_bytes += put_next(update, job, reached, self._pins.__contains__, self._distrusted)
                 if n_bytes >= BATCH_BYTES or time.monotonic() > deadline:
                     return n_bytes
         return n_bytes
@@ -359,11 +365,22 @@ class Writer:
         log.error("the store is inconsistent (%s): rebuilding its tables", why)
         try:
             lost = self._env.write(lambda txn: rebuild(self._env, txn))
+        except CORRUPT as error:
+            self._replace_file(str(error))
+            return
         except (Damaged, lmdb.Error, OSError) as error:
             self._open_breaker(f"repair failed: {error}")
             return
         self._counters.add(rebuilt=1)
         log.warning("the store was rebuilt; %d blocks were lost", lost)
+
+    def _replace_file(self, why: str) -> None:
+        try:
+            self._ownership.replace(self._env, why)
+        except (StoreError, lmdb.Error, OSError) as error:
+            self._open_breaker(f"{why}; starting anew failed: {error}")
+            return
+        self._counters.add(rebuilt=1)
 
     def _open_breaker(self, why: str) -> None:
         self._breaker.fail(time.monotonic(), why)
