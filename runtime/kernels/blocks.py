@@ -36,7 +36,7 @@ from runtime.kernels.emit import (
     shift_right_ir,
     splat_ir,
 )
-from runtime.kernels.isa import ISA, dot4_ir, lookup16_ir
+from runtime.kernels.isa import ISA, PREFETCHES, dot4_ir, lookup16_ir
 from runtime.kernels.simd import VB, f32v, i8v, tile_load_splat_i32
 from runtime.kernels.tiles import items_ir, tile_ir
 
@@ -173,12 +173,12 @@ biased_start = tile_load_splat_i32 if ISA.biased_start else _unchanged
 
 
 def make_stream(n_bytes: int):
-    """stream(w): prefetch `n_bytes`, some way ahead in a weight stream that is read once."""
+    """stream(w): prefetch `n_bytes`, some way ahead in a weight stream that is read once, where that pays."""
 
     @intrinsic
     def stream(typingctx, w):
         def codegen(cx, b, sig, args):
-            for offset in range(0, n_bytes, 64):
+            for offset in range(0, n_bytes if PREFETCHES else 0, 64):
                 prefetch_ir(b, at_ir(b, args[0], PREFETCH_AHEAD + offset))
             return cx.get_dummy_value()
 

@@ -53,7 +53,7 @@ def configure() -> Path:
         folder = Path(tempfile.mkdtemp(prefix="emberd-kernels-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     numba.config.CACHE_DIR = str(folder)
-    # Kernels are explicit SIMD: what LLVM would add costs a third of the compile time and no kernel gains by it.
+    # kernels are explicit SIMD: what LLVM would add costs a third of the compile time and gains nothing
     numba.config.LOOP_VECTORIZE = 0
     numba.config.OPT = type(numba.config.OPT)(2)
     return folder

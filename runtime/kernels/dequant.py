@@ -1,9 +1,11 @@
 """Weights as f32: whole rows for tools and tests, embedding rows for the tape."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.formats import FORMATS
+from runtime.kernels.formats import FORMATS, ByType
 from runtime.kernels.tape import Op
 
 #: op by GGML type name: ``out[j] = row ids[j] of the table * scale``; parameters on the tape:
@@ -11,7 +13,7 @@ from runtime.kernels.tape import Op
 #:   1  bytes per row                   5  bytes per row of out
 #:   2  k                               6  scale, the bits of an f32
 #:   3  ids, int32                      7  job variable that holds the number of ids
-EMBED: dict[str, Op] = {name: fmt.module.embed for name, fmt in FORMATS.items()}
+EMBED: Mapping[str, Op] = ByType(lambda name: FORMATS[name].module.embed)
 
 
 def dequantise_rows(type_name: str, raw: npt.NDArray[np.uint8], k: int) -> npt.NDArray[np.float32]:

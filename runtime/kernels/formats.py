@@ -1,28 +1,19 @@
-"""The weight types that kernels exist for, by GGML name."""
+"""The weight types that kernels exist for, by GGML name.
 
+A type's module is imported, and its kernels declared, when the type is first asked for: a model uses a few.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from types import ModuleType
+from typing import TypeVar
 
 from runtime.kernels.quantise import block_size
-from runtime.kernels.quants import (
-    bf16,
-    f16,
-    f32,
-    iq4_nl,
-    iq4_xs,
-    mxfp4,
-    q2_k,
-    q3_k,
-    q4_0,
-    q4_1,
-    q4_k,
-    q5_0,
-    q5_1,
-    q5_k,
-    q6_k,
-    q8_0,
-)
 from runtime.kernels.simd import LANES
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,29 @@ class Format:
         return -(-n_rows // LANES) * self.panel_bytes(k)
 
 
-def _format(name: str, module: ModuleType) -> Format:
+class ByType(Mapping[str, T]):
+    """A table by type name whose entries are made when they are first read."""
+
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self._make = cache(make)
+
+    def __getitem__(self, name: str) -> T:
+        if name not in NAMES:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+def _format(name: str) -> Format:
+    module = import_module(f"runtime.kernels.quants.{name.lower()}")
     return Format(
         name,
         module.BLOCK,
@@ -68,24 +81,13 @@ def _format(name: str, module: ModuleType) -> Format:
     )
 
 
-FORMATS: dict[str, Format] = {
-    name: _format(name, module)
-    for name, module in {
-        "F32": f32,
-        "F16": f16,
-        "BF16": bf16,
-        "Q4_0": q4_0,
-        "Q4_1": q4_1,
-        "Q5_0": q5_0,
-        "Q5_1": q5_1,
-        "Q8_0": q8_0,
-        "Q2_K": q2_k,
-        "Q3_K": q3_k,
-        "Q4_K": q4_k,
-        "Q5_K": q5_k,
-        "Q6_K": q6_k,
-        "IQ4_NL": iq4_nl,
-        "IQ4_XS": iq4_xs,
-        "MXFP4": mxfp4,
-    }.items()
-}
+NAMES = (
+    *("F32", "F16", "BF16"),
+    *("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"),
+    *("TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"),
+)
+
+FORMATS: Mapping[str, Format] = ByType(_format)

@@ -1,6 +1,8 @@
 """Matrix products of packed weights and quantised activations, one op per weight type."""
 
-from runtime.kernels.formats import FORMATS
+from collections.abc import Mapping
+
+from runtime.kernels.formats import FORMATS, ByType
 from runtime.kernels.tape import Op
 
 #: op by GGML type name; parameters on the tape:
@@ -13,4 +15,4 @@ from runtime.kernels.tape import Op
 #:   6  0, or rows laid out as `out` that the product is added to; `out` is scratch then
 #:   7  job variable that holds m
 #: Panels are multiplied in any order by any thread: no bit of the result depends on it, nor on m.
-MATMUL: dict[str, Op] = {name: fmt.module.matmul for name, fmt in FORMATS.items()}
+MATMUL: Mapping[str, Op] = ByType(lambda name: FORMATS[name].module.matmul)

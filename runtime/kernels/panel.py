@@ -38,7 +38,7 @@ def make_panel(step, block, w_bytes, x_bytes, nc):
 def make_quad(step, block, w_bytes, x_bytes):
     """quad(w, apart, x, k, out, out_apart): one column times 4 panels that lie `apart` bytes from each other.
 
-    Four prefetched weight streams reach 95 % of the memory's read limit, one plain stream 56 %.
+    Four weight streams reach 95 % of the memory's read limit, one plain stream 56 %.
     """
     zero = make_tile_zero(f32v, 1)
     step_1 = step(1, True)

@@ -81,6 +81,7 @@ __all__ = [
     "dot4",
     "dot4_ir",
     "entry",
+    "f16_from_bits",
     "f32_from_bits",
     "f32v",
     "f64_from_bits",
@@ -483,6 +484,17 @@ def f64_from_bits(typingctx, bits):
         return b.bitcast(args[0], F64)
 
     return types.float64(types.int64), codegen
+
+
+@intrinsic
+def f16_from_bits(typingctx, bits):
+    """The IEEE half whose bits are the lowest 16 of an int64, as float32."""
+
+    def codegen(cx, b, sig, args):
+        half = half_bits_to_float_ir(b, splat_ir(b, b.trunc(args[0], I16), 1))
+        return b.extract_element(half, I32(0))
+
+    return types.float32(types.int64), codegen
 
 
 @intrinsic

@@ -53,7 +53,7 @@ def step_scales_and_minima(decode, codes):
 
 
 def step_nibble_scales_and_minima(decode_half, codes):
-    """16 d | 16 dmin | [16][16] u8: scale in the low, minimum in the high nibble | [8] codes; f32 sums of 16."""
+    """16 d | 16 dmin | [16][16] scale in the low, minimum in the high nibble | [8] codes; f32 sums of 16."""
     halves = make_dot(decode_half(0)), make_dot(decode_half(1))
     first = 2 * HALVES + 16 * LANES
 

@@ -1,0 +1,76 @@
+"""IQ3_XXS: 256 weights, w = d*(0.5 + scale)/2 * grid value * sign, one scale per 32.
+
+GGUF block, 98 bytes    d f16 | 64 grid indices u8 | 8 u32: 4 x 7 bits of signs, top 4 bits scale
+
+Multiplied as panels of `scaled` codes.
+"""
+
+import numba as nb
+
+from runtime.kernels.grids import IQ3_XXS
+from runtime.kernels.panel import make_kernels, run_matmul
+from runtime.kernels.quants.iq_layout import put_signed, with_parity
+from runtime.kernels.rowwise import run_decode, run_embed, run_pack
+from runtime.kernels.scaled import (
+    ACT_BLOCK,
+    ACTIVATIONS,
+    PANEL_BLOCK,
+    PANEL_K,
+    panel_put,
+    panel_put_scale,
+    row_put,
+    row_put_scale,
+    step,
+)
+from runtime.kernels.simd import entry, inline, ld_f16, ld_u8
+from runtime.kernels.tape import Op
+from runtime.kernels.words import word_at
+
+BLOCK, BLOCK_BYTES = 256, 98
+
+
+@nb.njit(**inline)
+def unpack(put, put_scale, src, dst, row):
+    d = ld_f16(src)
+    for b in range(8):
+        a = word_at(src + 66 + 4 * b)
+        scale = d * (nb.float32(0.5) + nb.float32(a >> 28)) * nb.float32(0.5)
+        put_scale(dst, row, 32 * b, scale)
+        put_scale(dst, row, 32 * b + 16, scale)
+        for e in range(8):
+            index = nb.int64(ld_u8(src + 2 + 8 * b + e))
+            signs = with_parity(a >> (7 * (e // 2)) & 127) >> (4 * (e % 2))
+            put_signed(put, IQ3_XXS, 4, index, signs, dst, row, 32 * b + 4 * e, scale)
+
+
+@nb.njit(**inline)
+def pack_block(src, dst, row):
+    unpack(panel_put, panel_put_scale, src, dst, row)
+
+
+@nb.njit(**inline)
+def decode_block(src, dst):
+    unpack(row_put, row_put_scale, src, dst, 0)
+
+
+quad, wide, mid, one = make_kernels(step, PANEL_K, PANEL_BLOCK, ACTIVATIONS)
+
+
+@Op
+def matmul(a, job, ith, nth, ctl):
+    run_matmul(quad, wide, mid, one, PANEL_K, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+
+
+@Op
+def embed(a, job, ith, nth, ctl):
+    run_embed(decode_block, BLOCK, BLOCK_BYTES, a, job, nth, ctl)
+
+
+@nb.njit(**entry)
+def pack(src, n_rows, k, dst, p0, p1):
+    run_pack(pack_block, BLOCK, BLOCK_BYTES, BLOCK // PANEL_K * PANEL_BLOCK, src, n_rows, k, dst, p0, p1)
+
+
+@nb.njit(**entry)
+def decode(src, n_rows, k, dst):
+    run_decode(decode_block, BLOCK, BLOCK_BYTES, src, n_rows, k, dst)
