@@ -12,6 +12,7 @@ import daemon
 COMMANDS = {
     "fetch": ("tools.fetch", "download a default model"),
     "bench": ("tools.bench", "measure prompt processing and generation"),
+    "perplexity": ("tools.perplexity", "how well a model predicts a text"),
     "logits": ("tools.logits", "write the logits of a token sequence"),
     "tokenize": ("tools.tokenize", "turn text into token ids"),
     "inspect": ("tools.inspect", "show what a model file holds"),

@@ -1,5 +1,6 @@
 """Attention and the key/value store against float64 numpy, over every mask and schedule."""
 
+import gguf
 import numpy as np
 import pytest
 
@@ -106,7 +107,8 @@ def test_attention_equals_the_reference(heads, kv_heads, dk, dv, window, softcap
 
 
 @pytest.mark.parametrize(
-    ("caches", "window"), [(("f16",), 0), (("f16",), 40), (("f16",), 300), (("q8_0", "q4_0"), 0), (("q5_1", "f16"), 300)]
+    ("caches", "window"),
+    [(("f16",), 0), (("f16",), 40), (("f16",), 300), (("q8_0", "q4_0"), 0), (("q5_1", "f16"), 300)],
 )
 def test_a_row_has_the_same_bits_in_every_schedule(caches: tuple[str, ...], window: int) -> None:
     """Whole, in ragged chunks, one by one (split over partitions), on 1 to 3 threads, beside other runs."""
@@ -138,7 +140,9 @@ def test_stored_keys_and_values_lie_in_tiles() -> None:
         _, k, v = layer.split(x)
         import ctypes
 
-        block = np.frombuffer((ctypes.c_float * (3 * layer.tile_bytes // 4)).from_address(int(table[0])), np.float32)
+        block = np.frombuffer(
+            (ctypes.c_float * (3 * layer.tile_bytes // 4)).from_address(int(table[0])), np.float32
+        )
         tiles = block.reshape(3, 2, 16, 16)
         assert np.array_equal(tiles[:, 0].transpose(0, 2, 1).reshape(48, 16)[:40], k[:, 0])
         assert np.array_equal(tiles[:, 1].reshape(48, 16)[:40], v[:, 0])
@@ -161,7 +165,12 @@ def test_rope_equals_the_reference(pairing: int, n_rot: int) -> None:
         f = b.array(freqs, np.float64)
         out = b.array(np.zeros((4, 2 * n_rot)))
         b.run(rope_table, f.ctypes.data, n_rot // 2, pairing, f32_bits(1.0), out.ctypes.data, 8 * n_rot)
-        words = {al.A_ROPE: out.ctypes.data, al.A_LD_ROPE: 8 * n_rot, al.A_N_ROT: n_rot, al.A_PAIRING: pairing}
+        words = {
+            al.A_ROPE: out.ctypes.data,
+            al.A_LD_ROPE: 8 * n_rot,
+            al.A_N_ROT: n_rot,
+            al.A_PAIRING: pairing,
+        }
         al.descriptor(layer.d, words)
         b.run(rotate_and_store, layer.d.ctypes.data)
         got = layer.x[:4, :64].copy()
@@ -173,3 +182,103 @@ def test_rope_equals_the_reference(pairing: int, n_rot: int) -> None:
     u, v = expected[:, first].copy(), expected[:, second].copy()
     expected[:, first], expected[:, second] = u * c - v * s, u * s + v * c
     assert np.abs(got - expected).max() < 1e-6
+
+
+def quantised(x: np.ndarray, name: str) -> np.ndarray:
+    """x [n, heads, d] through a cache type and back, by the reference library."""
+    if name in ("f32", "f16"):
+        return x.astype(name.replace("f", "float")).astype(np.float32)
+    if name == "bf16":
+        name = "BF16"
+    kind = gguf.GGMLQuantizationType[name.upper()]
+    return gguf.quants.dequantize(gguf.quants.quantize(x, kind), kind)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "f16"), ("f16", "q4_0"), ("q4_1", "q5_0"), ("q5_0", "q4_1"),
+     ("q5_1", "q5_1")],
+)  # fmt: skip
+def test_quantised_caches_hold_what_ggml_would_hold(keys: str, values: str) -> None:
+    n = 300
+    with bench() as b:
+        layer = Layer(b, 6, 2, 64, 32, n, keys, values)
+        x, table = rows(n, layer.width), layer.table()
+        got = layer.step([(x, 0, table)])[0]
+        q, k, v = layer.split(x)
+        expected = reference(q, quantised(k, keys), quantised(v, values), range(n), layer.scale)
+    assert np.abs(got - expected).max() < 1e-4
+
+
+def test_iq4_nl_caches_come_close() -> None:
+    """The reference library cannot write this type; its own rounding error bounds ours (about 1/25 of a block's top)."""
+    n = 200
+    with bench() as b:
+        exact, coarse = Layer(b, 4, 2, 64, 64, n, "f32"), Layer(b, 4, 2, 64, 64, n, "iq4_nl")
+        x = rows(n, exact.width)
+        a, c = (layer.step([(x, 0, layer.table())])[0] for layer in (exact, coarse))
+    assert 1e-3 < np.abs(a - c).mean() < 0.05
+
+
+@pytest.mark.parametrize("caches", ["f32", "q4_0"])
+def test_hadamard_rotation_leaves_attention_as_it_is(caches: str) -> None:
+    """Up to rounding with exact caches; with coarse ones it tames the outlier that would spoil its block."""
+    n = 128
+    with bench() as b:
+        plain = Layer(b, 4, 2, 64, 64, n, "f32")
+        bare = Layer(b, 4, 2, 64, 64, n, caches)
+        rotated = Layer(b, 4, 2, 64, 64, n, caches, rotate=al.ROTATE_K | al.ROTATE_V)
+        x = rows(n, plain.width)
+        x[:, 4 * 64 + 5 :: 64] *= 20
+        truth, without, with_ = (layer.step([(x, 0, layer.table())])[0] for layer in (plain, bare, rotated))
+    if caches == "f32":
+        assert np.abs(with_ - truth).max() < 1e-3
+    else:
+        assert np.abs(with_ - truth).mean() < 0.7 * np.abs(without - truth).mean()
+
+
+def test_chunked_and_symmetric_masks() -> None:
+    n, window = 300, 48
+    with bench() as b:
+        chunked = Layer(b, 4, 2, 32, 32, n, "f32", mask=al.CHUNKED, window=window)
+        both = Layer(b, 4, 2, 32, 32, n, "f32", mask=al.SYMMETRIC)
+        near = Layer(b, 4, 2, 32, 32, n, "f32", mask=al.SYMMETRIC, window=window)
+        x = rows(n, chunked.width)
+        q, k, v = chunked.split(x)
+        i, j = np.arange(n)[:, None], np.arange(n)[None]
+        for layer, visible in (
+            (chunked, (j <= i) & (j >= i // window * window)),
+            (both, np.ones((n, n), bool)),
+            (near, np.abs(i - j) <= window // 2),
+        ):
+            got = layer.step([(x, 0, layer.table())])[0]
+            assert np.abs(got - masked_reference(q, k, v, visible, layer.scale)).max() < 2e-5
+
+
+def masked_reference(q, k, v, visible, scale):
+    k, v = (np.repeat(a, q.shape[1] // a.shape[1], 1).astype(float) for a in (k, v))
+    s = np.einsum("nhd,khd->nhk", q.astype(float), k) * scale
+    s = np.where(visible[:, None], s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("nhk,khd->nhd", p / p.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("n", [5, 600])
+def test_sinks_take_weight_and_give_no_value(n: int) -> None:
+    sinks = np.array([2.0, -1.0, 0.0, 9.0], np.float32)
+    with bench() as b:
+        layer = Layer(b, 4, 2, 32, 32, n, "f32", sinks=sinks)
+        x, table = rows(n, layer.width), layer.table()
+        got = [layer.step([(x[at : at + 300], at, table)])[0] for at in range(0, n - 1, 300)]
+        at = sum(map(len, got))
+        if at > n - 1:
+            got[-1] = got[-1][: n - 1 - (at - len(got[-1]))]
+        got.append(layer.step([(x[n - 1 :], n - 1, table)])[0])
+        q, k, v = layer.split(x)
+    k, v = np.repeat(k, 2, 1).astype(float), np.repeat(v, 2, 1).astype(float)
+    s = np.einsum("nhd,khd->nhk", q.astype(float), k) * layer.scale
+    s[np.broadcast_to(np.arange(n)[None, None] > np.arange(n)[:, None, None], s.shape)] = -np.inf
+    top = np.maximum(s.max(-1), sinks)[..., None]
+    p = np.exp(s - top)
+    expected = np.einsum("nhk,khd->nhd", p / (p.sum(-1, keepdims=True) + np.exp(sinks[:, None] - top)), v)
+    assert np.abs(np.concatenate(got) - expected).max() < 2e-5
