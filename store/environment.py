@@ -66,6 +66,7 @@ class Environment:
         self._readers: dict[int, float] = {}
         self._next_reader = 0
         self._closed = False
+        self._poisoned = False
         self._writer: threading.Thread | None = None
         self._attach(create)
 
@@ -170,20 +171,22 @@ class Environment:
         return 0.0 if started is None else time.monotonic() - started
 
     def file_bytes(self) -> int:
-        """Size of the data file."""
-        return (self.directory / "data.mdb").stat().st_size
+        """Size of the data file, 0 when it was removed."""
+        try:
+            return (self.directory / "data.mdb").stat().st_size
+        except OSError:
+            return 0
 
     def poison(self) -> None:
         """Refuse all further use without touching LMDB: a forked child would damage the file."""
         self._gate = threading.Condition()
-        self._closed = True
-        self._readers = {-1: time.monotonic()}
+        self._closed = self._poisoned = True
 
     def close(self, deadline: float) -> bool:
         """Wait up to `deadline` seconds for readers, then unmap; False when one stays inside."""
         with self._gate:
             self._closed = True
-            if not self._gate.wait_for(lambda: not self._readers, timeout=deadline):
+            if self._poisoned or not self._gate.wait_for(lambda: not self._readers, timeout=deadline):
                 return False
         self._env.close()
         return True

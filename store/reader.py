@@ -32,6 +32,11 @@ class Reader:
             self._calls.put(None)
         self._thread.join(deadline)
 
+    def poison(self) -> None:
+        """In a forked child, where the thread does not exist and the lock may have been held."""
+        self._lock = threading.Lock()
+        self._is_open = False
+
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             try:

@@ -322,7 +322,12 @@ class Store:
             self._writer.post(body)
 
     def _abandon_in_child(self) -> None:
+        """After a fork: nothing here may touch the file, and no lock may be waited for."""
+        self._counters, self._pins = Counters(), Pins()
         self.environment.poison()
+        self._reader.poison()
+        if self._writer:
+            self._writer.poison()
         if self._ownership:
             self._ownership.abandon()
 

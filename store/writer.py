@@ -153,6 +153,11 @@ class Writer:
             self._queue.push_order(order)
             self._condition.notify_all()
 
+    def poison(self) -> None:
+        """In a forked child, where the thread does not exist and the lock may have been held."""
+        self._condition = threading.Condition()
+        self._broken = "the process was forked"
+
     def flush(self, timeout: float) -> bool:
         """Wait until everything offered so far is settled; False when that takes longer than `timeout` s."""
         with self._condition:
@@ -175,8 +180,8 @@ class Writer:
             while self._step():
                 pass
         except BaseException as error:
-            log.exception("the store's writer ended: persistence is off until the next start")
             self._broken = f"the writer ended: {error!r}"
+            log.exception("the store's writer ended: persistence is off until the next start")
         self._drop_all(self._broken or "the store was closed before it could be written")
 
     def _step(self) -> bool:

@@ -1,0 +1,199 @@
+"""When the disk or the file fails, requests go on, the store says so, and it comes back by itself."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from store import Outcome, Store, StoreUnusable, WriteRefused
+from store.breaker import LONGEST_PAUSE_S, Breaker
+from tests.store import kv
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle checks every 50 ms instead of every 5 s."""
+    monkeypatch.setattr("store.writer.IDLE_S", 0.05)
+
+
+def test_the_breaker_waits_twice_as_long_each_time() -> None:
+    breaker = Breaker(first_pause_s=30)
+    pauses = []
+    for now in range(0, 8000, 1000):
+        breaker.fail(now, "disk")
+        pauses.append(breaker.retry_at - now)
+    assert pauses == [30, 60, 120, 240, 480, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    breaker.succeed()
+    assert not breaker.is_open
+    breaker.fail(0, "disk")
+    assert breaker.retry_at == 30
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("error", [lmdb.DiskError("disk"), OSError(5, "Input/output error"), lmdb.Error("x")])
+def test_a_failed_commit_degrades_the_store_until_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    with kv.open_store(tmp_path, retry_s=0.2) as store:
+        root = store.register(kv.FINGERPRINT)
+        prompt = kv.tokens((1, 300))
+        kv.write(store, root, prompt)
+        assert store.flush(10)
+
+        def fail(call: object) -> None:
+            raise error
+
+        with monkeypatch.context() as broken:
+            broken.setattr(store.environment, "write", fail)
+            lost = kv.Offer(store, root, kv.tokens((2, 300))).wait()
+            assert lost.outcome is Outcome.DROPPED
+            assert store.statistics().state == "degraded" and str(error) in store.statistics().reason
+            refused = kv.Offer(store, root, kv.tokens((3, 300)))
+            assert refused.results and str(error) in refused.results[0].reason
+            with pytest.raises(WriteRefused, match="read-only"):
+                store.save_manifest("x", root, prompt)
+            assert kv.restore(store, root, prompt) == 300
+        eventually(lambda: store.statistics().state == "ok")
+        kv.write(store, root, kv.tokens((2, 300)))
+        assert kv.restore(store, root, prompt) == 300
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_store_deleted_under_the_daemon_is_noticed_and_made_anew(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, retry_s=0.2) as store:
+        root = store.register(kv.FINGERPRINT)
+        kv.write(store, root, kv.tokens((1, 300)))
+        shutil.rmtree(tmp_path / "store")
+        eventually(lambda: store.statistics().state == "degraded")
+        assert "removed" in store.statistics().reason
+        eventually(lambda: store.statistics().state == "ok")
+        assert kv.restore(store, root, kv.tokens((1, 300))) == 0
+        kv.write(store, root, kv.tokens((1, 300)))
+        store.save_manifest("x", root, kv.tokens((1, 300)))
+    with kv.open_store(tmp_path) as store:
+        assert store.statistics().rebuilt == 0
+        assert store.manifest("x", kv.FINGERPRINT).n_restorable == 300
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_store_whose_parent_is_gone_waits_for_it(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with kv.open_store(state, retry_s=0.1) as store:
+        root = store.register(kv.FINGERPRINT)
+        shutil.rmtree(state)
+        state.write_text("in the way")
+        eventually(lambda: store.statistics().state != "ok")
+        assert kv.Offer(store, root, kv.tokens((1, 300))).wait().outcome is Outcome.DROPPED
+        assert kv.restore(store, root, kv.tokens((1, 300))) == 0
+        state.unlink()
+        eventually(lambda: store.statistics().state == "ok")
+        kv.write(store, root, kv.tokens((1, 300)))
+
+
+def test_a_wrong_ledger_is_repaired_while_requests_go_on(store: Store, root: bytes) -> None:
+    kv.write(store, root, kv.tokens((1, 300)))
+    environment = store.environment
+    store.writer.order(lambda update: update.txn.delete(b"ledger", db=environment.meta), 10)
+
+    def spoil(update: object) -> None:
+        update.txn.drop(environment.lru, delete=False)  # type: ignore[attr-defined]
+        update.txn.drop(environment.use, delete=False)  # type: ignore[attr-defined]
+
+    store.writer.order(spoil, 10)
+    kv.write(store, root, kv.tokens((1, 300), (2, 300)))
+    assert store.statistics().rebuilt == 1
+    assert not kv.problems(store)
+    assert kv.restore(store, root, kv.tokens((1, 300), (2, 300))) == 600
+
+
+def test_a_writer_that_dies_takes_only_the_store_with_it(
+    store: Store, root: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(call: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(store.environment, "write", fail)
+    assert kv.Offer(store, root, kv.tokens((1, 300))).wait().outcome is Outcome.DROPPED
+    eventually(lambda: store.statistics().state == "off")
+    assert "a bug" in store.statistics().reason
+    assert kv.Offer(store, root, kv.tokens((1, 300))).wait().outcome is Outcome.DROPPED
+    assert store.lookup(root, kv.tokens((1, 300))).n_tokens == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MiB of its own, which needs root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+def test_a_full_disk_costs_no_request_and_is_recovered_from(small_disk: Path) -> None:
+    with kv.open_store(small_disk, 40 << 20, retry_s=0.2) as store:
+        root = store.register(kv.FINGERPRINT)
+        kept = kv.tokens((100, 700))
+        kv.write(store, root, kept, scale=40)
+        store.save_manifest("kept", root, kept)
+        ballast = small_disk / "ballast"
+        with ballast.open("wb") as file:
+            while shutil.disk_usage(small_disk).free > 3 << 20:
+                file.write(bytes(1 << 20))
+                file.flush()
+        outcomes = [
+            kv.Offer(store, root, kv.tokens((seed, 700)), scale=40).wait().outcome for seed in range(12)
+        ]
+        assert Outcome.DROPPED in outcomes
+        assert store.statistics().state == "degraded"
+        assert kv.restore(store, root, kept, 40) == 700
+        ballast.unlink()
+        eventually(lambda: store.statistics().state == "ok")
+        for seed in range(12):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=40)
+        assert kv.restore(store, root, kept, 40) == 700
+        assert not kv.problems(store)
+    with kv.open_store(small_disk, 40 << 20) as store:
+        assert store.administration.verify(deep=True).problems == ()
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_by_the_store_itself_is_no_failure(small_disk: Path) -> None:
+    """With a reserve to leave alone, the store stops growing before the disk is full."""
+    with kv.open_store(small_disk, 1 << 30, min_free_bytes=16 << 20) as store:
+        root = store.register(kv.FINGERPRINT)
+        for seed in range(60):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=40)
+        assert shutil.disk_usage(small_disk).free > 12 << 20
+        assert store.statistics().evicted > 0
+
+
+@pytest.mark.slow
+def test_a_read_only_file_system_cannot_be_owned_but_can_be_read(small_disk: Path) -> None:
+    with kv.open_store(small_disk, 40 << 20) as store:
+        kv.write(store, store.register(kv.FINGERPRINT), kv.tokens((1, 700)))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StoreUnusable, match="Read-only"):
+        kv.open_store(small_disk)
+    with Store.open(small_disk, read_only=True) as store:
+        assert kv.restore(store, store.register(kv.FINGERPRINT), kv.tokens((1, 700))) == 700
