@@ -143,7 +143,7 @@ def _as_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['path']}: GGUF v{report['version']}"
         + (f", {report['shards']} shards" if report["shards"] > 1 else ""),
-        f"architecture  {report['architecture'] or 'unknown'}",
+        f"architecture  {_brief(report['architecture'])}",
         f"file type     {report['file_type']}",
         f"parameters    {report['n_params'] / 1e6:,.2f} M in {report['n_tensors']} tensors",
         f"weights       {_mib(memory['weights'])}",

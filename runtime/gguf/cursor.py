@@ -57,10 +57,7 @@ _NUMPY: dict[ValueType, np.dtype[np.generic]] = {
 
 
 class Cursor:
-    """A position in a file of which nothing is believed.
-
-    `data` is the whole file.
-    """
+    """A position in a file, `data`, of which nothing is believed."""
 
     def __init__(self, data: memoryview, fault: Fault) -> None:
         self.data = data

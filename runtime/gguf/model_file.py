@@ -24,6 +24,7 @@ from runtime.gguf.types import FILE_TYPES
 
 _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MAX_SHARDS = 1024
+_LONGEST_ARCHITECTURE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,11 @@ class ModelFile(Metadata):
 
     @property
     def architecture(self) -> str:
-        return self.get_str("general.architecture")
+        """The model's family, a short name. ModelError where the file has none."""
+        name = self.get_str("general.architecture")
+        if not name.isprintable() or not 0 < len(name) <= _LONGEST_ARCHITECTURE:
+            raise ModelError(f"general.architecture is not a name: {name!r:.60}")
+        return name
 
     def arch_key(self, suffix: str) -> str:
         """The key of a hyperparameter, e.g. ``llama.block_count``."""
@@ -149,9 +154,9 @@ def open_model(
 ) -> ModelFile:
     """Open a GGUF file, or all shards of a split model given any of them.
 
-    `overrides` are ``KEY=TYPE:VALUE`` strings that replace metadata. `check` also looks for NaN and infinite
-    weights, which reads the whole file. With `lenient`, tensors of unknown type, tensors beyond the end
-    and missing shards are left out and listed in `problems`, so that the rest can be shown.
+    `overrides` are ``KEY=TYPE:VALUE[,...]`` strings that replace metadata. `check` also looks for NaN and
+    infinite weights, which reads the whole file. With `lenient`, tensors of unknown type, tensors beyond
+    the end and missing shards are left out and listed in `problems`, so that the rest can be shown.
 
     Raises ModelError, or UnsupportedModel for a sound file with unknown tensor types.
     """
@@ -179,7 +184,7 @@ def _open_shards(path: Path, problems: list[ModelError]) -> tuple[list[_Mapping]
     if count <= 1:
         return [given], [parsed]
     name = _SHARD_NAME.fullmatch(path.name)
-    if name is None or int(name["count"]) != count:
+    if name is None or int(name["count"]) != count or not 1 <= int(name["number"]) <= count:
         raise given.fault(f"one of {count} shards, but it is not named like NAME-00001-of-{count:05}.gguf")
 
     files, parts = [], []

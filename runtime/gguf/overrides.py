@@ -1,9 +1,12 @@
-"""``--override-kv KEY=TYPE:VALUE``: metadata that the user replaces."""
+"""``--override-kv KEY=TYPE:VALUE[,...]``: metadata that the user replaces."""
 
+import re
 from collections.abc import Sequence
 
 from runtime.errors import ModelError
 from runtime.gguf.cursor import MetadataValue, Scalar
+
+_NEXT = re.compile(r",(?=[^=,]+=(?:int|float|bool|str):)")
 
 
 def parse_override(text: str) -> tuple[str, Scalar]:
@@ -30,8 +33,11 @@ def parse_override(text: str) -> tuple[str, Scalar]:
 
 
 def apply_overrides(metadata: dict[str, MetadataValue], overrides: Sequence[str]) -> None:
-    """Replace or add keys; a value of another kind than the file's would only fail later and is refused."""
-    for text in overrides:
+    """Replace or add keys; a value of another kind than the file's would only fail later and is refused.
+
+    Each element of `overrides` may hold several, separated by commas.
+    """
+    for text in (one for several in overrides for one in _NEXT.split(several)):
         key, value = parse_override(text)
         old = metadata.get(key)
         if isinstance(old, (bool, str, int, float)) and type(old) is not type(value):

@@ -13,7 +13,7 @@ from runtime.gguf.types import REMOVED_TYPES, GGMLType
 MAGIC = b"GGUF"
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-MAX_KEY_BYTES = 65_535
+MAX_KEY_BYTES = 1024
 MAX_TENSOR_NAME_BYTES = 255
 DEFAULT_ALIGNMENT = 32
 _SMALLEST_KEY = 8 + 1 + 4 + 1
@@ -24,7 +24,6 @@ _OTHER_FORMATS = {
     b"ggmf": "a GGML file older than GGUF",
     b"ggla": "a GGML adapter older than GGUF",
     b"PK\x03\x04": "a ZIP archive (a PyTorch checkpoint?)",
-    b"FUGG": "a big-endian file",
 }
 
 

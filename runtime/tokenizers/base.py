@@ -2,6 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -134,11 +135,11 @@ class Tokenizer(ABC):
         """The token as the vocabulary spells it."""
         return self.vocab.tokens[id].decode("utf-8", "replace")
 
-    def decode(self, ids: list[int], *, special: bool = False) -> str:
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Text of a whole sequence; invalid UTF-8 is replaced. See `StreamDetokenizer` for pieces of one."""
         return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
 
-    def decode_bytes(self, ids: list[int], *, special: bool = False) -> bytes:
+    def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
         """Bytes of a whole sequence, with the space that `add_space_prefix` put there taken away again."""
         pieces = [self.token_bytes(id, special=special) for id in ids]
         if pieces and self.flags.add_space_prefix:

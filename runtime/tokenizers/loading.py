@@ -43,7 +43,7 @@ def load_tokenizer(model: ModelFile) -> Tokenizer:
         case "no_vocab" | "none":
             raise UnsupportedModel(f"{model.path}: has no tokenizer (its kind is {kind!r})")
         case _:
-            raise UnsupportedModel(f"{model.path}: tokenizer kind {kind!r} is not implemented")
+            raise UnsupportedModel(f"{model.path}: tokenizer kind {kind!r:.60} is not implemented")
 
 
 def _spm(model: ModelFile) -> SPM:
@@ -56,7 +56,7 @@ def _bpe(model: ModelFile, kind: str) -> BPE:
     name = "gemma4" if kind == "gemma4" else _pre_name(model)
     pre = PRE_TYPES.get(name)
     if pre is None:
-        raise UnsupportedModel(f"{model.path}: pre-tokenizer {name!r} is not implemented")
+        raise UnsupportedModel(f"{model.path}: pre-tokenizer {name!r:.60} is not implemented")
     vocab = Vocabulary(model, KindDefaults() if kind == "gemma4" else KindDefaults(bos=11, eos=11))
     flags = _flags(model, _bpe_defaults(pre), force_bos=name == "gemma4")
     strip, merges = _strip_rules(model, vocab), load_merges(model)

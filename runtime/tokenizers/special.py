@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.tokenizers.matching import TokenMatcher
 from runtime.tokenizers.vocabulary import TokenType, Vocabulary
 
@@ -39,7 +41,6 @@ _BY_TEXT = {
 }
 _HARMONY = "<|channel|> <|message|> <|start|> <|constrain|>"
 _SPACE = frozenset(b" \t\n\v\f\r")
-_PARSED = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 
 
 def resolve_special(vocab: Vocabulary) -> frozenset[int]:
@@ -97,13 +98,9 @@ class SpecialSplitter:
     """
 
     def __init__(self, vocab: Vocabulary, strip: StripRules) -> None:
-        types = vocab.types
-        parsed = [id for id in range(len(vocab)) if types[id] in _PARSED]
         self._strip = strip
-        self._all = _Finder({vocab.tokens[id]: id for id in parsed})
-        self._user_defined = _Finder(
-            {vocab.tokens[id]: id for id in parsed if types[id] == TokenType.USER_DEFINED}
-        )
+        self._all = _finder(vocab, TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        self._user_defined = _finder(vocab, TokenType.USER_DEFINED)
 
     def split(self, text: bytes, parse_special: bool) -> list[bytes | int]:
         """Fragments (never empty) and token ids in the order of the text."""
@@ -150,6 +147,11 @@ class SpecialSplitter:
                 end += 1
         taken[start:end] = b"\x01" * (end - start)
         return start, end, id
+
+
+def _finder(vocab: Vocabulary, *types: TokenType) -> "_Finder":
+    ids = np.flatnonzero(np.isin(np.frombuffer(vocab.types, np.uint8), types)).tolist()
+    return _Finder({vocab.tokens[id]: id for id in ids})
 
 
 class _Finder:

@@ -81,7 +81,11 @@ class Unigram(Tokenizer):
             found += self._best_path(text, 0.0).ids
         else:
             self._encode_words(words, found)
-        ids += [id for i, id in enumerate(found) if id != self._unknown or i == 0 or found[i - 1] != id]
+        ids += [
+            id
+            for i, id in enumerate(found)
+            if id >= 0 and not (id == self._unknown and found[i - 1 : i] == [id])
+        ]
 
     def _encode_words(self, words: list[str], ids: list[int]) -> None:
         known = self._known

@@ -21,6 +21,9 @@ def test_architecture_keys(model: ModelFile, tmp_path: Path) -> None:
     nameless = open_model(File().put("a", U32, 1).write(tmp_path / "n.gguf"))
     with pytest.raises(ModelError, match=r"the model file has no general\.architecture"):
         _ = nameless.architecture
+    odd = open_model(File().put("general.architecture", STRING, "a\nb").write(tmp_path / "o.gguf"))
+    with pytest.raises(ModelError, match=r"general\.architecture is not a name: 'a\\nb'"):
+        _ = odd.architecture
 
 
 def test_defaults_stand_in_for_missing_keys_only(model: ModelFile) -> None:
@@ -72,11 +75,11 @@ def test_one_value_per_layer_comes_from_an_array_or_a_scalar(model: ModelFile) -
 
 def test_overrides_replace_and_add(tmp_path: Path) -> None:
     path = tiny_model().write(tmp_path / "m.gguf")
-    given = ["llama.block_count=int:9", "test.f32=float:2", "general.name=str:a=b:c", "test.bool=bool:false"]
+    given = ["llama.block_count=int:9,test.f32=float:2", "general.name=str:a=b:c,d", "test.bool=bool:false"]
     model = open_model(path, overrides=[*given, "new.key=int:-0x10", "llama.attention.head_count_kv=int:8"])
     assert model.get_int("llama.block_count") == 9
     assert model.get_float("test.f32") == 2.0
-    assert model.get_str("general.name") == "a=b:c"
+    assert model.get_str("general.name") == "a=b:c,d"
     assert model.get_bool("test.bool") is False
     assert model.get_int("new.key", low=-100) == -16
     assert model.get_ints("llama.attention.head_count_kv", 2) == (8, 8)

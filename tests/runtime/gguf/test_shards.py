@@ -49,6 +49,14 @@ def test_a_renamed_shard_is_refused(tmp_path: Path) -> None:
         open_model(renamed)
 
 
+def test_a_shard_beyond_the_last_is_refused(tmp_path: Path) -> None:
+    paths = write_split(tmp_path)
+    extra = tmp_path / "big-00004-of-00003.gguf"
+    extra.write_bytes(paths[0].read_bytes())
+    with pytest.raises(ModelError, match="one of 3 shards, but it is not named like"):
+        open_model(extra)
+
+
 def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
     paths = write_split(tmp_path)
     paths[2].write_bytes(paths[1].read_bytes())

@@ -95,6 +95,7 @@ def tiny_model() -> File:
     file.put("test.f32", F32, 0.5).put("test.f64", F64, 0.1).put("test.bool", BOOL, 1)
     file.put("llama.block_count", U32, 2)
     file.put_array("llama.attention.head_count_kv", I32, [2, 4])
+    file.put_array("test.none", U32, []).put_array("test.nothing", STRING, [])
     file.put_array("test.floats", F32, [1.0, 2.5]).put_array("test.bools", BOOL, [1, 0])
     file.put_array("test.names", STRING, ["a", "", "gr\u00fcn", b"\xff\xfe", "x" * 300])
     file.tensors = [
