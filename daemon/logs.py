@@ -33,9 +33,9 @@ class _Tee:
 def configure_logs(config: Config) -> None:
     """Set up logging for the process. Raises OSError when the log file cannot be opened."""
     level = logging.DEBUG if config.verbose else _level(config.verbosity)
-    if config.log_disable:
-        level = logging.CRITICAL + 1
     files: list[IO[str]] = [sys.stderr]
+    if config.log_disable:
+        level, files = logging.CRITICAL, []
     if config.log_file:
         files.append(Path(config.log_file).open("a", encoding="utf-8", buffering=1))  # noqa: SIM115
     colours = config.log_colors == "on" or (

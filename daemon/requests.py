@@ -194,7 +194,10 @@ def _plain(message: str) -> str:
 
 def _value_at(body: bytes, path: str) -> Any:
     """The value a validation message points at, None when it cannot be followed."""
-    value = msgspec.json.decode(body)
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
     for key, index in _STEP.findall(path):
         if key and isinstance(value, dict):
             value = value.get(key)

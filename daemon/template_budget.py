@@ -20,6 +20,7 @@ MAX_WIDTH = 100_000
 """Largest number that may be passed to a string operation: widths, counts and indents are numbers."""
 
 _MAX_BITS = 4096
+_STEP = 8
 _WIDE_FORMAT = re.compile(r"\d{5}|\*")
 
 
@@ -81,7 +82,7 @@ class Budget:
                 pending.extend(one)
             weight += 2
             self._check_length(weight)
-            self.spend(2)
+            self.spend(_STEP)
         self.spend(weight // 16)
         return weight
 

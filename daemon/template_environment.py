@@ -13,7 +13,15 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from daemon.template_budget import Budget
-from daemon.template_prices import PRICE_FILTERS, add_prices, budget, check_method, paying, weighed
+from daemon.template_prices import (
+    PRICE_FILTERS,
+    add_prices,
+    budget,
+    check_method,
+    paying,
+    paying_test,
+    weighed,
+)
 
 MAX_SOURCE = 2**20
 _COMPILE_SECONDS = 10.0
@@ -143,7 +151,7 @@ def make_environment() -> BudgetedEnvironment:
     filters["tojson"] = _tojson
     environment.filters = {name: paying(name, function) for name, function in filters.items()} | PRICE_FILTERS
     tests: dict[str, Any] = environment.tests
-    environment.tests = {name: paying("sort", test) for name, test in tests.items()}
+    environment.tests = {name: paying_test(name, test) for name, test in tests.items()}
     allowed = {name: environment.globals[name] for name in ("range", "dict", "namespace", "joiner", "cycler")}
     environment.globals.clear()
     environment.globals.update(allowed, raise_exception=_raise_exception, strftime_now=_strftime_now)

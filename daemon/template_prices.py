@@ -16,14 +16,60 @@ budget: contextvars.ContextVar[Budget] = contextvars.ContextVar("budget of the t
 
 _WRITTEN = frozenset(
     {
-        "capitalizecentereescapeformatindentjoinlowerpprintreplacestringstriptagstitletojsontrimtruncateupperurlencodewordcountwordwrapxmlattrsortuniqueminmaxgroupbydictsort"
+        "capitalize",
+        "center",
+        "e",
+        "escape",
+        "format",
+        "indent",
+        "join",
+        "lower",
+        "pprint",
+        "replace",
+        "string",
+        "striptags",
+        "title",
+        "tojson",
+        "trim",
+        "truncate",
+        "upper",
+        "wordcount",
+        "wordwrap",
+        "xmlattr",
+        "sort",
+        "unique",
+        "min",
+        "max",
+        "groupby",
+        "dictsort",
     }
 )
 """Filters that write, compare or hash all of what they are given."""
 
+_COMPARING = frozenset(
+    {
+        "eq",
+        "equalto",
+        "==",
+        "ne",
+        "!=",
+        "lt",
+        "lessthan",
+        "<",
+        "le",
+        "<=",
+        "gt",
+        "greaterthan",
+        ">",
+        "ge",
+        ">=",
+        "in",
+    }
+)
+
 
 def paying(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter or test `function`, paid for. A lazy result is paid item by item."""
+    """The filter `function`, paid for. A lazy result is paid item by item."""
     n_hidden = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     def paid(*args: Any, **kwargs: Any) -> Any:
@@ -40,6 +86,11 @@ def paying(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if n_hidden:
         paid.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
     return paid
+
+
+def paying_test(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+    """The test `name`, paid for if it compares; the others look at a type or a name."""
+    return paying("sort", test) if name in _COMPARING else test
 
 
 def _check_special(purse: Budget, name: str, values: tuple[Any, ...], others: tuple[Any, ...]) -> None:

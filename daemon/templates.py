@@ -1,5 +1,6 @@
 """Chat templates: which one a model uses, what it can express, and rendering it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -71,6 +72,7 @@ class ChatTemplate:
         known = {
             "date_string": now.strftime("%d %b %Y"),
             "datetime": now.strftime("%b %d %Y"),
+            "functions": json.dumps(variables["tools"], indent=4) if variables.get("tools") else "",
             **self._tokens,
             **variables,
             "messages": messages,

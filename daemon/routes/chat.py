@@ -12,6 +12,7 @@ from daemon.replies import json_reply, request_body
 from daemon.requests import ChatRequest, decode
 from daemon.routes.generation import answer, make_completions
 from daemon.service import Ready, Service
+from daemon.settings import Settings
 from daemon.unsupported import refuse_unsupported, refuse_unsupported_chat
 from runtime.engine.messages import Tokens
 
@@ -22,10 +23,8 @@ def register(app: QuartTrio, service: Service) -> None:
     @app.post("/v1/chat/completions", endpoint="v1_chat")
     @app.post("/chat/completions", endpoint="chat")
     async def chat() -> Response:
-        body = await _read()
+        body, settings = await _read()
         ready = service.ready
-        n_probs = _n_probs(body)
-        settings = ready.defaults.resolve(body, n_probs)
         prompt, tokens, turn_starts = await service.workers.run(_encode, body, ready, service)
         completions = make_completions(ready, [tokens], settings, turn_starts)
         format = ChatFormat(ready.model, prompt.prefill)
@@ -33,15 +32,15 @@ def register(app: QuartTrio, service: Service) -> None:
 
     @app.post("/apply-template")
     async def apply_template() -> Response:
-        body = await _read()
+        body, _ = await _read()
         prompt = await service.workers.run(_render, body, service.ready, service)
         return json_reply({"prompt": prompt.text})
 
-    async def _read() -> ChatRequest:
+    async def _read() -> tuple[ChatRequest, Settings]:
         body = decode(await request_body(), ChatRequest)
         refuse_unsupported(body)
         refuse_unsupported_chat(body)
-        return body
+        return body, service.ready.defaults.resolve(body, _n_probs(body))
 
 
 def _n_probs(body: ChatRequest) -> int:

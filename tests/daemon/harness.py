@@ -4,16 +4,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
 import httpx
 import trio
 
-from daemon.config import Config, build_config
 from daemon.chat import find_delimiters
+from daemon.config import Config, build_config
 from daemon.loading import Prepared, Report
+from daemon.logs import configure_logs
 from daemon.model import ServedModel, describe
 from daemon.serve import Daemon
 from daemon.settings import Defaults
@@ -78,6 +79,7 @@ class RunningDaemon:
 
     def __enter__(self) -> Self:
         config, self.warnings = build_config(self._flags, {})
+        configure_logs(config)
         started: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
 
         async def main() -> None:
@@ -109,10 +111,15 @@ class RunningDaemon:
         self._engines.put(engine)
         return engine
 
+    def request_stop(self) -> None:
+        """What a signal does."""
+        if self.thread.is_alive():
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self.daemon.stop)
+
     def stop(self) -> None:
         """Stop as a signal would, and wait for the end."""
-        if self.thread.is_alive():
-            self._token.run_sync_soon(self.daemon.stop)
+        self.request_stop()
         self.thread.join(timeout=20)
         assert not self.thread.is_alive()
 
