@@ -1,0 +1,98 @@
+"""What is dropped when more is offered than can be written: the oldest offer first, a save never."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store import BlockData, Segment, Store, WriteRequest
+from store.insertion import Job
+from store.writequeue import Order, WriteQueue
+from tests.store import kv
+
+
+def job(n_bytes: int, why: str = "interval") -> Job:
+    blocks = (BlockData(0, 1, (Segment("g", "l", 1, np.zeros(n_bytes, np.uint8)),)),)
+    return Job(WriteRequest(b"", kv.tokens((1, 1)), blocks, why, lambda result: None), b"", n_bytes)
+
+
+def test_the_oldest_offers_make_way() -> None:
+    queue = WriteQueue(100)
+    first, second, third = job(40), job(40), job(70)
+    assert queue.push_job(first) == queue.push_job(second) == []
+    assert queue.push_job(third) == [first, second]
+    assert queue.n_bytes == 70
+
+
+def test_saves_and_what_is_being_written_do_not_make_way() -> None:
+    queue = WriteQueue(100)
+    running, save, late = job(40), job(40, "save"), job(50)
+    queue.push_job(running)
+    assert queue.head(1) == [running]
+    assert queue.push_job(save) == []
+    assert queue.push_job(late) == [late]
+    assert queue.push_job(job(500, "save")) == []
+
+
+def test_an_offer_larger_than_the_bound_is_taken_when_nothing_waits() -> None:
+    queue = WriteQueue(100)
+    large, late = job(500), job(1)
+    assert queue.push_job(large) == []
+    assert queue.head(1) == [large]
+    assert queue.push_job(late) == [late]
+
+
+def test_batches_end_at_the_bound_and_at_an_order() -> None:
+    queue = WriteQueue(1000)
+    jobs = [job(40) for _ in range(4)]
+    order = Order(lambda update: None)
+    for each in jobs[:3]:
+        queue.push_job(each)
+    queue.push_order(order)
+    queue.push_job(jobs[3])
+    assert queue.head(60) == jobs[:2]
+    assert queue.head(1000) == jobs[:3]
+    for each in jobs[:3]:
+        queue.remove(each)
+    assert queue.has_order
+    assert queue.head(1000) is order
+    assert queue.head(1000) == [jobs[3]]
+
+
+def test_a_full_queue_drops_offers_and_counts_them(tmp_path: Path) -> None:
+    with kv.open_store(tmp_path, queue_bytes=100_000) as store:
+        root = store.register(kv.FINGERPRINT)
+        store.writer.post(lambda update: time.sleep(0.5))
+        offers = [kv.Offer(store, root, kv.tokens((seed, 700))) for seed in range(8)]
+        results = [offer.wait() for offer in offers]
+        dropped = [result for result in results if result.outcome == "dropped"]
+        assert dropped and {result.reason for result in dropped} == {"the store's queue is full"}
+        assert store.statistics().dropped == len(dropped)
+        assert results[-1].outcome == "written"
+
+
+@pytest.mark.parametrize("pace", [None, 4.0])
+def test_writing_keeps_to_the_pace(store: Store, root: bytes, pace: float | None) -> None:
+    prompts = [kv.tokens((seed, 700)) for seed in range(6)]
+    for prompt in prompts:
+        kv.blocks_of(prompt, 16)
+    store.set_pace(pace)
+    started = time.perf_counter()
+    written = sum(kv.write(store, root, prompt, scale=16).bytes_written for prompt in prompts)
+    elapsed = time.perf_counter() - started
+    if pace is None:
+        assert elapsed < 5
+    else:
+        assert elapsed >= 0.8 * (written - 700 * 800) / (pace * 2**20)
+
+
+def test_a_save_does_not_wait_for_the_pace(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 700))
+    store.set_pace(0.01)
+    kv.Offer(store, root, kv.tokens((2, 700)), scale=16)
+    started = time.perf_counter()
+    kv.write(store, root, prompt, "save")
+    store.save_manifest("now", root, prompt)
+    assert time.perf_counter() - started < 5
+    store.set_pace(None)
