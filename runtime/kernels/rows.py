@@ -1,100 +1,30 @@
-"""Row-wise ops of the tape: norms, activations, biases, residuals; each fused with the quantiser where it can be.
+"""Row-wise ops of the tape: quantising, sums, gates, the rows that want logits and what happens to those.
 
 A row is one token's f32 vector. Rows are handed out one or a few at a time; no op looks at two of them.
 Parameters named `rows` are indices of job variables that hold a row count. Widths are multiples of 16.
-RMS norm: ``y = x / sqrt(mean(x^2) + eps) * w``, squares summed in 16 lanes and folded by one fixed tree.
 """
 
 import numba as nb
-import numpy as np
 
-from runtime.kernels.quantise import quantise
-from runtime.kernels.simd import (
-    LANES,
-    VB,
-    fma,
-    hsum,
-    inline,
-    ld_f32,
-    ld_i64,
-    load_f32,
-    splat_f32,
-    store,
-)
-from runtime.kernels.tape import JOB_SCRATCH, JOB_VARS, SCRATCH, Op, arg
-from runtime.kernels.vecmath import vgelu, vsilu, vtanh
 from runtime.kernels.job import OUT_INDEX, OUT_ROWS
+from runtime.kernels.quantise import quantise
+from runtime.kernels.simd import LANES, VB, fma, hsum, inline, ld_f32, ld_i64, load_f32, splat_f32, store
+from runtime.kernels.tape import Op, arg, variable
+from runtime.kernels.vecmath import vsigmoid, vtanh
 from runtime.team import grab
-
-
-@nb.njit(**inline)
-def count(job, variable):
-    return ld_i64(job + JOB_VARS + 8 * variable)
-
-
-@nb.njit(**inline)
-def rms_scale(x, n, eps):
-    s = splat_f32(nb.float32(0.0))
-    for i in range(0, 4 * n, VB):
-        v = load_f32(x + i)
-        s = fma(v, v, s)
-    return splat_f32(nb.float32(1.0) / np.sqrt(hsum(s) / nb.float32(n) + eps))
-
-
-@nb.njit(**inline)
-def rms_norm(x, w, n, eps, out):
-    r = rms_scale(x, n, eps)
-    for i in range(0, 4 * n, VB):
-        store(out + i, load_f32(x + i) * r * load_f32(w + i))
-
-
-@Op
-def norm_quant(a, job, ith, nth, ctl):
-    """(x, ldx, weight, n, eps f32, dst, activation kind, rows): dst = quantise(rms_norm(x))"""
-    x, ldx, w, n, eps = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), ld_f32(a + 8 * 4)
-    dst, kind, rows = arg(a, 5), arg(a, 6), count(job, arg(a, 7))
-    tmp = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
-    while True:
-        j = grab(ctl, nth, 1)
-        if j >= rows:
-            break
-        rms_norm(x + j * ldx, w, n, eps, tmp)
-        quantise(tmp - j * 4 * n, 4 * n, j, j + 1, rows, n, dst, kind)
-
-
-@Op
-def norm_add(a, job, ith, nth, ctl):
-    """(x, ldx, weight, n, eps f32, residual, ldr, rows): residual += rms_norm(x)"""
-    x, ldx, w, n, eps = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), ld_f32(a + 8 * 4)
-    residual, ldr, rows = arg(a, 5), arg(a, 6), count(job, arg(a, 7))
-    while True:
-        j = grab(ctl, nth, 1)
-        if j >= rows:
-            break
-        src, dst = x + j * ldx, residual + j * ldr
-        r = rms_scale(src, n, eps)
-        for i in range(0, 4 * n, VB):
-            store(dst + i, load_f32(dst + i) + load_f32(src + i) * r * load_f32(w + i))
-
-
-@Op
-def head_norm(a, job, ith, nth, ctl):
-    """(x, ldx, heads, kv heads, D, q weight, k weight, eps f32, rows): RMS norm of each q and k head, in place"""
-    x, ldx, heads, kv_heads, d = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)
-    wq, wk, eps, rows = arg(a, 5), arg(a, 6), ld_f32(a + 8 * 7), count(job, arg(a, 8))
-    while True:
-        j = grab(ctl, nth, 1)
-        if j >= rows:
-            break
-        for h in range(heads + kv_heads):
-            at = x + j * ldx + 4 * h * d
-            rms_norm(at, wq if h < heads else wk, d, eps, at)
 
 
 @Op
 def quant(a, job, ith, nth, ctl):
     """(x, ldx, n, dst, activation kind, rows)"""
-    x, ldx, n, dst, kind, rows = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4), count(job, arg(a, 5))
+    x, ldx, n, dst, kind, rows = (
+        arg(a, 0),
+        arg(a, 1),
+        arg(a, 2),
+        arg(a, 3),
+        arg(a, 4),
+        variable(job, arg(a, 5)),
+    )
     while True:
         j = grab(ctl, nth, 4)
         if j >= rows:
@@ -103,72 +33,63 @@ def quant(a, job, ith, nth, ctl):
 
 
 @nb.njit(**inline)
-def gated_op(activation, a, job, ith, nth, ctl):
-    x, ldx, n, dst, kind, rows = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4), count(job, arg(a, 5))
-    up = arg(a, 6)
-    tmp = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
-    while True:
-        j = grab(ctl, nth, 1)
-        if j >= rows:
-            break
-        g = x + j * ldx
-        for i in range(0, 4 * n, VB):
-            store(tmp + i, activation(load_f32(g + i)) * load_f32(g + up + i))
-        quantise(tmp - j * 4 * n, 4 * n, j, j + 1, rows, n, dst, kind)
-
-
-@Op
-def swiglu_quant(a, job, ith, nth, ctl):
-    """(gate and up rows, ldx, n, dst, activation kind, rows, byte offset of up): quantise(silu(gate) * up)"""
-    gated_op(vsilu, a, job, ith, nth, ctl)
-
-
-@Op
-def geglu_quant(a, job, ith, nth, ctl):
-    """As swiglu_quant with the tanh form of GELU."""
-    gated_op(vgelu, a, job, ith, nth, ctl)
-
-
-@Op
-def add_bias(a, job, ith, nth, ctl):
-    """(x, ldx, bias, n, rows): x += bias"""
-    x, ldx, bias, n, rows = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), count(job, arg(a, 4))
-    while True:
-        j = grab(ctl, nth, 4)
-        if j >= rows:
-            break
-        for r in range(j, min(rows, j + 4)):
-            at = x + r * ldx
-            for i in range(0, 4 * n, VB):
-                store(at + i, load_f32(at + i) + load_f32(bias + i))
+def add_scaled(dst, src, scale, n):
+    """dst += scale * src, f32 [n]; `scale` is a vector."""
+    for i in range(0, 4 * n, VB):
+        store(dst + i, fma(load_f32(src + i), scale, load_f32(dst + i)))
 
 
 @Op
 def add_rows(a, job, ith, nth, ctl):
-    """(x, ldx, residual, ldr, n, rows): residual += x"""
-    x, ldx, residual, ldr, n, rows = (
-        arg(a, 0),
-        arg(a, 1),
-        arg(a, 2),
-        arg(a, 3),
-        arg(a, 4),
-        count(job, arg(a, 5)),
-    )
+    """(x, ldx, lines, ldl, n, scale f32, rows): x += scale * lines; ldl = 0: all rows get one line"""
+    x, ldx, lines, ldl, n = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)
+    scale, rows = splat_f32(ld_f32(a + 8 * 5)), variable(job, arg(a, 6))
     while True:
         j = grab(ctl, nth, 4)
         if j >= rows:
             break
         for r in range(j, min(rows, j + 4)):
-            src, dst = x + r * ldx, residual + r * ldr
-            for i in range(0, 4 * n, VB):
-                store(dst + i, load_f32(dst + i) + load_f32(src + i))
+            add_scaled(x + r * ldx, lines + r * ldl, scale, n)
+
+
+@Op
+def add_gated(a, job, ith, nth, ctl):
+    """(x, ldx, y, ldy, n, in, ldin, weight, n in, rows): x += sigmoid(in . weight) * y, one gate per row"""
+    x, ldx, y, ldy, n = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)
+    source, lds, w, k, rows = arg(a, 5), arg(a, 6), arg(a, 7), arg(a, 8), variable(job, arg(a, 9))
+    while True:
+        j = grab(ctl, nth, 4)
+        if j >= rows:
+            break
+        for r in range(j, min(rows, j + 4)):
+            dot = splat_f32(nb.float32(0.0))
+            for i in range(0, 4 * k, VB):
+                dot = fma(load_f32(source + r * lds + i), load_f32(w + i), dot)
+            add_scaled(x + r * ldx, y + r * ldy, vsigmoid(splat_f32(hsum(dot))), n)
+
+
+@Op
+def gate_heads(a, job, ith, nth, ctl):
+    """(x, ldx, heads, D, gates, ldg, rows): each head times the sigmoid of its gate, in place"""
+    x, ldx, heads, d = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3)
+    gates, ldg, rows = arg(a, 4), arg(a, 5), variable(job, arg(a, 6))
+    while True:
+        j = grab(ctl, nth, 4)
+        if j >= rows:
+            break
+        for r in range(j, min(rows, j + 4)):
+            for h in range(heads):
+                gate = vsigmoid(splat_f32(ld_f32(gates + r * ldg + 4 * h)))
+                at = x + r * ldx + 4 * h * d
+                for i in range(0, 4 * d, VB):
+                    store(at + i, load_f32(at + i) * gate)
 
 
 @Op
 def gather_out(a, job, ith, nth, ctl):
     """(x, ldx, n, out, ldo): out[i] = x[OUT_INDEX[i]], the rows that want logits"""
     x, ldx, n, out, ldo = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)
-    rows, index = count(job, OUT_ROWS), ld_i64(job + JOB_VARS + 8 * OUT_INDEX)
+    rows, index = variable(job, OUT_ROWS), variable(job, OUT_INDEX)
     while True:
         j = grab(ctl, nth, 4)
         if j >= rows:
@@ -180,10 +101,10 @@ def gather_out(a, job, ith, nth, ctl):
 
 
 @Op
-def softcap(a, job, ith, nth, ctl):
-    """(x, ldx, n, cap f32, rows): x = cap * tanh(x / cap), in place"""
-    x, ldx, n, cap, rows = arg(a, 0), arg(a, 1), arg(a, 2), ld_f32(a + 8 * 3), count(job, arg(a, 4))
-    inverse = nb.float32(1.0) / cap
+def shape_logits(a, job, ith, nth, ctl):
+    """(x, ldx, n, scale f32, cap f32, rows): x *= scale, then cap * tanh(x / cap) where cap > 0"""
+    x, ldx, n, scale, cap = arg(a, 0), arg(a, 1), arg(a, 2), ld_f32(a + 8 * 3), ld_f32(a + 8 * 4)
+    rows = variable(job, arg(a, 5))
     part = 256 * LANES
     parts = (n + part - 1) // part
     while True:
@@ -192,4 +113,7 @@ def softcap(a, job, ith, nth, ctl):
             break
         at = x + item // parts * ldx + item % parts * 4 * part
         for i in range(0, 4 * min(part, n - item % parts * part), VB):
-            store(at + i, vtanh(load_f32(at + i) * splat_f32(inverse)) * splat_f32(cap))
+            v = load_f32(at + i) * splat_f32(scale)
+            if cap > 0:
+                v = vtanh(v * splat_f32(nb.float32(1.0) / cap)) * splat_f32(cap)
+            store(at + i, v)

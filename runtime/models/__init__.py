@@ -6,7 +6,34 @@ from importlib import import_module
 from runtime.errors import UnsupportedModel
 from runtime.plan.builder import Plan
 
-_FILES = {"llama": "llama", "gemma3": "gemma3"}
+_FILES = {
+    "cohere2": "cohere",
+    "command-r": "cohere",
+    "ernie4_5": "llama",
+    "exaone4": "exaone4",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "glm4": "glm4",
+    "gpt2": "gpt2",
+    "gptneox": "gptneox",
+    "granite": "granite",
+    "hunyuan-dense": "hunyuan",
+    "llama": "llama",
+    "mistral3": "mistral3",
+    "nemotron": "nemotron",
+    "olmo2": "olmo2",
+    "phi2": "phi2",
+    "phi3": "phi3",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3vl": "qwen3",
+    "seed_oss": "seed_oss",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
+}
+"""File by architecture; relatives whose forward pass is the same share one."""
 
 SUPPORTED = frozenset(_FILES)
 
@@ -15,6 +42,8 @@ def builder(architecture: str) -> Callable[[Plan], None]:
     """The `build` function of an architecture. Errors: UnsupportedModel when there is none."""
     name = _FILES.get(architecture)
     if name is None:
-        raise UnsupportedModel(f"architecture {architecture!r} is not supported (supported: {', '.join(sorted(SUPPORTED))})")
+        raise UnsupportedModel(
+            f"architecture {architecture!r} is not supported (supported: {', '.join(sorted(SUPPORTED))})"
+        )
     build: Callable[[Plan], None] = import_module(f"runtime.models.{name}").build
     return build

@@ -2,42 +2,89 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.errors import ModelError
 from runtime.gguf import ModelFile
+from runtime.plan.values import Heads
+
+MAX_LAYERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: its index, how its tensors' names begin, its heads and the width of its MLP."""
+
+    index: int
+    prefix: str
+    heads: Heads
+    n_ff: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Sizes of a pre-norm decoder: widths in floats, counts in heads or layers."""
+    """Sizes of a decoder, in floats or counts; `eps` and `layer_norm` describe its norms."""
 
-    n_layer: int
     n_embd: int
-    n_head: int
-    n_kv: int
-    d_k: int
-    d_v: int
-    n_ff: int
+    layers: tuple[Layer, ...]
     eps: float
+    layer_norm: bool
+
+    @property
+    def n_layer(self) -> int:
+        return len(self.layers)
+
+    @property
+    def heads(self) -> Heads:
+        """Those of the first layer, for models whose layers are alike."""
+        return self.layers[0].heads
 
     @classmethod
-    def read(cls, f: ModelFile) -> "Decoder":
-        """Errors: ModelError when a key is missing or makes no sense."""
+    def read(cls, f: ModelFile, *, layer_norm: bool = False, n_extra: int = 0) -> "Decoder":
+        """Head counts and MLP widths may be one number or an array of one per layer.
+
+        `n_extra` layers at the end are not part of the forward pass. Errors: ModelError when a key is missing
+        or makes no sense.
+        """
         key = f.arch_key
-        n_embd, n_head = f.get_int(key("embedding_length")), f.get_int(key("attention.head_count"))
-        n_kv = f.get_int(key("attention.head_count_kv"), default=n_head)
-        if min(n_embd, n_head, n_kv) < 1:
-            raise ModelError(f"{f.path.name}: embedding and head counts must be positive")
-        d = n_embd // n_head
-        self = cls(
-            n_layer=f.get_int(key("block_count")),
-            n_embd=n_embd,
-            n_head=n_head,
-            n_kv=n_kv,
-            d_k=f.get_int(key("attention.key_length"), default=d),
-            d_v=f.get_int(key("attention.value_length"), default=d),
-            n_ff=f.get_int(key("feed_forward_length")),
-            eps=f.get_float(key("attention.layer_norm_rms_epsilon")),
+        n_embd, n_stored = (
+            f.get_int(key("embedding_length")),
+            f.get_int(key("block_count"), low=1, high=MAX_LAYERS),
         )
-        if not (1 <= self.n_layer <= 4096 and self.d_k > 0 and self.d_v > 0 and self.n_ff > 0):
-            raise ModelError(f"{f.path.name}: {self} makes no sense")
-        return self
+        n_head = f.get_ints(key("attention.head_count"), n_stored, low=1, high=2**20)
+        n_kv = f.get_ints(key("attention.head_count_kv"), n_stored, n_head, low=1, high=2**20)
+        n_ff = f.get_ints(key("feed_forward_length"), n_stored, low=1)
+        d = n_embd // n_head[0]
+        d_k, d_v = (f.get_int(key(f"attention.{kind}_length"), default=d) for kind in ("key", "value"))
+        if d_k < 1 or d_v < 1 or not 0 <= n_extra < n_stored:
+            raise ModelError(
+                f"{f.path.name}: heads of {d_k}/{d_v} values in {n_stored} - {n_extra} layers make no sense"
+            )
+        layers = (
+            Layer(i, f"blk.{i}.", Heads(n_head[i], n_kv[i], d_k, d_v), n_ff[i])
+            for i in range(n_stored - n_extra)
+        )
+        eps = f.get_float(key(f"attention.layer_norm_{'' if layer_norm else 'rms_'}epsilon"))
+        return cls(n_embd, tuple(layers), eps, layer_norm)
+
+
+def local_layers(f: ModelFile, n_layer: int, window: int, period: int) -> tuple[bool, ...]:
+    """Which layers see a window only: by an array of flags, or all but the last of each period.
+
+    `period` is what the architecture has where the file says nothing. Without a window no layer is local.
+    """
+    if not window:
+        return (False,) * n_layer
+    key = f.arch_key("attention.sliding_window_pattern")
+    flags = f.metadata.get(key)
+    if isinstance(flags, np.ndarray):
+        if len(flags) < n_layer:
+            raise ModelError(f"{key} has {len(flags)} elements for {n_layer} layers")
+        return tuple(map(bool, flags[:n_layer].tolist()))
+    period = f.get_int(key, default=period)
+    return tuple(period > 0 and i % period < period - 1 for i in range(n_layer))
+
+
+def window_of(f: ModelFile, default: int = 0) -> int:
+    """Positions that a windowed layer sees; 0 for a model without such layers."""
+    return f.get_int(f.arch_key("attention.sliding_window"), default=default)

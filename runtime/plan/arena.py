@@ -1,9 +1,12 @@
 """Aligned memory for weights and buffers, outside of Python's heap."""
 
 import mmap
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 _CHUNK = 64 << 20
 _ALIGN = 64
@@ -12,8 +15,8 @@ _ALIGN = 64
 class Arena:
     """Hands out 64-byte aligned, zeroed addresses that live as long as the arena.
 
-    Memory comes in anonymous maps that ask for huge pages (weights stream about 8 % faster) and is touched only
-    when it is used.
+    Memory comes in anonymous maps that ask for huge pages (weights stream about 8 % faster) and is touched
+    only when it is used.
     """
 
     def __init__(self) -> None:
@@ -32,7 +35,7 @@ class Arena:
         self.n_bytes += size
         return address
 
-    def array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+    def array(self, shape: tuple[int, ...], dtype: type[ScalarT]) -> npt.NDArray[ScalarT]:
         """A zeroed array of the arena."""
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize

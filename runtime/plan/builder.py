@@ -2,12 +2,16 @@
 
 A model file calls the methods of `Plan` in the order of the computation. Values it handles are `Rows` (an f32
 buffer of one row per token) and `Source` (rows that exist only quantised: what feeds a matmul). A source is
-quantised when the first matmul asks for it, once per activation kind, in the op that produces it.
+quantised when a matmul asks for it and its tiles are not there any more, in the op that produces it: so what
+it is made of must not have changed by then, else `keep` it first.
+
+Tensors are named without their ending: ``.weight`` is added, and a ``.bias`` beside it is used where there is
+one.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -15,25 +19,34 @@ import numpy.typing as npt
 
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
+from runtime.kernels import activations, job, norms, positions
 from runtime.kernels import attention as attn
 from runtime.kernels import attention_layer as al
-from runtime.kernels import job
-from runtime.kernels import rows as ops
 from runtime.kernels import rows as ops
 from runtime.kernels.dequant import EMBED
 from runtime.kernels.formats import FORMATS
 from runtime.kernels.job import f32_bits
+from runtime.kernels.kvstore import rotate_and_store, rotate_back
 from runtime.kernels.kvtypes import KV_TYPES, KVType
 from runtime.kernels.matmul import MATMUL
 from runtime.kernels.quantise import act_bytes
-from runtime.kernels.kvstore import rotate_and_store, rotate_back
 from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.kernels.simd import LANES
 from runtime.kernels.tape import Op
-from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
-from runtime.kernels import job
+from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
+from runtime.plan.values import CacheGroup, Heads, Rope, Rows, Source
 from runtime.plan.weights import Weights, padded
+
+ACTIVATIONS = {
+    "silu-gate": activations.SILU_GATE,
+    "gelu-gate": activations.GELU_GATE,
+    "silu-gate-capped": activations.SILU_GATE_CAPPED,
+    "sigmoid-gate-capped": activations.SIGMOID_GATE_CAPPED,
+    "gelu": activations.GELU,
+    "relu-squared": activations.RELU_SQUARED,
+}
+"""Names of what `runtime.kernels.activations` computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,124 +71,89 @@ class PlanOptions:
         return f"{self.key_type}{'h' * self.rotate_k}/{self.value_type}{'h' * self.rotate_v}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """f32 rows in memory: `width` floats used of each `ld` bytes; `count` is the job variable of their number."""
-
-    address: int
-    ld: int
-    width: int
-    count: int = job.ROWS
-
-    def columns(self, first: int, width: int) -> "Rows":
-        return Rows(self.address + 4 * first, self.ld, width, self.count)
-
-
-@dataclass(slots=True)
-class Source:
-    """Rows of `k` values that `emit(kind, dst)` quantises into activation tiles."""
-
-    k: int
-    count: int
-    emit: Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """A rotation: its per-step table (`address`, `ld` bytes per row), rotated dims and pairing."""
-
-    address: int
-    ld: int
-    n_rot: int
-    pairing: int
-
-
-@dataclass(slots=True)
-class CacheGroup:
-    """Layers that share block tables and a mask. Layers are added as the plan meets them."""
-
-    name: str
-    index: int
-    mask: int
-    window: int
-    cache: str
-    tile_bytes: int = 0
-    shapes: list[tuple[int, int, int]] = field(default_factory=list)
-    layers: list[npt.NDArray[np.int64]] = field(default_factory=list)
-
-    def add_layer(self, layer: npt.NDArray[np.int64], kv_heads: int, dk: int, dv: int, tile_bytes: int) -> None:
-        self.layers.append(layer)
-        self.shapes.append((kv_heads, dk, dv))
-        self.tile_bytes += tile_bytes
-
-    def layout(self) -> GroupLayout:
-        runs = (f"{len(list(g))}x{s[0]}h{s[1]}k{s[2]}v" for s, g in groupby(self.shapes))
-        layout_id = f"gqa-tile16-v1:{self.cache}:{'+'.join(runs)}:m{self.mask}w{self.window}"
-        return GroupLayout(self.name, layout_id, self.tile_bytes, self.window)
-
-
 class Plan:
-    """Ops of one model for one set of sizes. Model files see the methods, the executor reads the rest."""
+    """Ops of one model for one set of sizes. Model files see the methods, the executor reads the rest.
+
+    An `Op` among the parameters of an op stands for its address.
+    """
 
     def __init__(self, file: ModelFile, weights: Weights, arena: Arena, options: PlanOptions) -> None:
         self.file = file
         self.weights = weights
         self.options = options
         self.arena = arena
-        self.tape: list[list[int]] = []
+        self.tape: list[list[int | Op]] = []
         self.ops: list[Op] = []
         self.groups: list[CacheGroup] = []
         self.n_vocab = 0
         self.logits = Rows(0, 0, 0)
         self.identity: list[tuple[str, str | int | float]] = []
         self.tokens = arena.array((options.n_ubatch,), np.int32)
-        self._buffers: dict[str, Rows] = {}
-        self._activations: dict[int, tuple[int, int]] = {}
-        self._owner: dict[int, Source] = {}
         self.cache_functions: list[tuple[npt.NDArray[np.int64], KVType, KVType]] = []
+        self._buffers: dict[tuple[str, int, int], Rows] = {}
+        self._areas: dict[str, tuple[int, int]] = {}
+        self._owner: dict[int, Source] = {}
 
-    def op(self, op: Op, *params: int) -> None:
+    def op(self, op: Op, *params: int | Op) -> None:
         """Append an op; compiles nothing yet."""
         self.ops.append(op)
         self.tape.append(list(params))
 
     def buffer(self, name: str, width: int, count: int = job.ROWS) -> Rows:
-        """The f32 buffer of that name, made on first use; layers share it by using the same name."""
-        known = self._buffers.get(name)
-        if known is None:
-            n_rows = self.options.n_ubatch if count == job.ROWS else self.options.max_outputs
+        """The f32 buffer of that name and width, made on first use; layers share it by its name."""
+        key = name, width, count
+        if key not in self._buffers:
             ld = 4 * padded(width)
-            known = Rows(self.arena.take(n_rows * ld), ld, width, count)
-            self._buffers[name] = known
-        assert known.width == width and known.count == count, name
-        return known
+            self._buffers[key] = Rows(self.arena.take(self._n_rows(count) * ld), ld, width, count)
+        return self._buffers[key]
+
+    def area(self, name: str, n_bytes: int) -> int:
+        """Address of scratch of that name; what asked for less before keeps its own."""
+        address, size = self._areas.get(name, (0, 0))
+        if size < n_bytes:
+            address = self.arena.take(n_bytes)
+            self._areas[name] = address, n_bytes
+        return address
 
     def embedding(self, name: str, width: int, scale: float = 1.0) -> Rows:
         """x = scale * rows of the table at the step's tokens."""
-        table = self.weights.table(name, width)
+        table = self.weights.table(f"{name}.weight", width)
         x = self.buffer("x", width)
         self.n_vocab = table.rows
         self.op(EMBED[table.type_name], table.address, table.row_bytes, table.k, self.tokens.ctypes.data,
                 x.address, x.ld, f32_bits(scale), x.count)  # fmt: skip
         return x
 
-    def rms_norm(self, x: Rows, weight: str, eps: float) -> Source:
-        w = self.weights.vector(weight, widths=[x.width])
+    def add_positions(self, x: Rows, name: str) -> None:
+        """x += the table's row at each position. Errors: UnsupportedModel for a context beyond the table."""
+        table = self.weights.matrix(f"{name}.weight", x.width)
+        if self.options.n_ctx > len(table):
+            raise UnsupportedModel(
+                f"{self.file.path.name}: knows {len(table)} positions, not the {self.options.n_ctx} asked for"
+            )
+        lines = self.arena.array((-(-len(table) // BLOCK) * BLOCK, padded(x.width)), np.float32)
+        lines[: len(table), : x.width] = table
+        self.op(positions.add_positions, x.address, x.ld, lines.ctypes.data, padded(x.width))
 
-        def emit(kind: int, dst: int) -> None:
-            self.op(ops.norm_quant, x.address, x.ld, w, x.width, f32_bits(eps), dst, kind, x.count)
+    def rms_norm(self, x: Rows, name: str, eps: float) -> Source:
+        return self._norm(x, name, eps, norms.RMS)
 
-        return Source(x.width, x.count, emit)
+    def layer_norm(self, x: Rows, name: str, eps: float) -> Source:
+        return self._norm(x, name, eps, norms.LAYER)
 
-    def rms_norm_add(self, x: Rows, weight: str, eps: float, residual: Rows) -> None:
+    def rms_norm_add(self, x: Rows, name: str, eps: float, residual: Rows) -> None:
         """residual += rms_norm(x)"""
-        w = self.weights.vector(weight, widths=[x.width])
-        self.op(ops.norm_add, x.address, x.ld, w, x.width, f32_bits(eps), residual.address, residual.ld, x.count)
+        w = self.weights.vector(f"{name}.weight", widths=[x.width])
+        self.op(
+            norms.norm_add, x.address, x.ld, w, x.width, f32_bits(eps), residual.address, residual.ld, x.count
+        )
 
-    def head_norm(self, qkv: Rows, heads: int, kv_heads: int, d: int, q: str, k: str, eps: float) -> None:
-        """RMS norm of every query and key head, in place."""
-        wq, wk = self.weights.vector(q, widths=[d]), self.weights.vector(k, widths=[d])
-        self.op(ops.head_norm, qkv.address, qkv.ld, heads, kv_heads, d, wq, wk, f32_bits(eps), qkv.count)
+    def head_norm(self, qkv: Rows, q_heads: int, q_width: int, k_heads: int, k_width: int, eps: float,
+                  q_name: str = "", k_name: str = "") -> None:  # fmt: skip
+        """RMS norm of every query and key head, in place; without names there are no weights."""
+        wq, wk = self._head_weight(q_name, q_width), self._head_weight(k_name, k_width)
+        self.op(norms.head_norm, qkv.address, qkv.ld, q_heads, q_width, wq, k_heads, k_width, wk,
+                f32_bits(eps), qkv.count)  # fmt: skip
 
     def rows(self, x: Rows) -> Source:
         """Plain rows as the input of a matmul."""
@@ -185,40 +163,80 @@ class Plan:
 
         return Source(x.width, x.count, emit)
 
-    def gated(self, gate_up: Rows, n: int, activation: str) -> Source:
-        """activation(gate) * up of rows that hold both halves; `activation` is "silu" or "gelu"."""
-        fused = ops.swiglu_quant if activation == "silu" else ops.geglu_quant
+    def keep(self, source: Source, name: str = "kept") -> Rows:
+        """The source as rows, which stay when what it was made of changes."""
+        assert source.keep is not None
+        out = self.buffer(name, source.k, source.count)
+        source.keep(out)
+        return out
 
-        def emit(kind: int, dst: int) -> None:
-            self.op(fused, gate_up.address, gate_up.ld, n, dst, kind, gate_up.count, 4 * padded(n))
+    def activated(self, x: Rows, n: int, activation: str, limit: float = 0.0) -> Source:
+        """One of `ACTIVATIONS`, of rows of `n` values or of `n` gates up to a whole panel and `n` values."""
+        kind = ACTIVATIONS[activation]
 
-        return Source(n, gate_up.count, emit)
+        def emit(act_kind: int, dst: int) -> None:
+            self.op(activations.activate_quant, x.address, x.ld, 4 * padded(n), n, kind, f32_bits(limit), dst,
+                    act_kind, x.count)  # fmt: skip
+
+        return Source(n, x.count, emit)
 
     def matmul(
-        self, x: Source, names: Sequence[str], out: str, *, biases: Sequence[str] = (), residual: Rows | None = None
-    ) -> Rows:
+        self, x: Source | Rows, names: Sequence[str], out: str, *, residual: Rows | None = None,
+        scale: float = 1.0, widths: Sequence[int] = (),
+    ) -> Rows:  # fmt: skip
         """out = x . [W0 | W1 | ...] + biases, each part starting at a multiple of 16 columns.
 
-        With `residual` the result is added to it, and `out` only names scratch.
+        With `residual`, `scale` times the result is added to it, and `out` only names scratch.
+        `widths` are checked where given. Errors: ModelError for shapes that do not fit.
         """
-        tensors = [self.weights.matrix_info(name, x.k) for name in names]
-        widths = [t.shape[1] for t in tensors]
-        width = sum(map(padded, widths[:-1])) + widths[-1]
-        y = self.buffer(out, width, x.count)
-        add = residual if residual is not None and not self._any(biases) else None
+        source = self.rows(x) if isinstance(x, Rows) else x
+        alike = residual.width if residual is not None else None
+        expected: Sequence[int | None] = widths or [alike] * len(names)
+        tensors = [
+            self.weights.matrix_info(f"{name}.weight", source.k, n)
+            for name, n in zip(names, expected, strict=True)
+        ]
+        found = [t.shape[1] for t in tensors]
+        y = self.buffer(out, sum(map(padded, found[:-1])) + found[-1], source.count)
+        biases = [f"{name}.bias" for name in names]
+        biased = any(map(self.weights.has, biases))
+        add = residual if not biased and scale == 1.0 else None
         column = 0
-        for type_name, group in groupby(zip(names, tensors, strict=True), key=lambda p: p[1].type.name):
-            part = self.weights.panels([name for name, _ in group])
-            act = self._activation(x, FORMATS[type_name].act_kind)
-            self.op(MATMUL[type_name], part.address, part.rows // LANES, act, part.k, y.address + 4 * column, y.ld,
-                    add.address + 4 * column if add else 0, y.count)  # fmt: skip
+        for type_name, group in groupby(tensors, key=lambda t: t.type.name):
+            part = self.weights.panels([t.name for t in group])
+            act = self._activation(source, FORMATS[type_name].act_kind)
+            self.op(MATMUL[type_name], part.address, part.rows // LANES, act, part.k, y.address + 4 * column,
+                    y.ld, add.address + 4 * column if add else 0, y.count)  # fmt: skip
             column += part.rows
-        if self._any(biases):
-            bias = self.weights.vector(*biases, widths=widths)
-            self.op(ops.add_bias, y.address, y.ld, bias, column, y.count)
-            if residual is not None:
-                self.op(ops.add_rows, y.address, y.ld, residual.address, residual.ld, padded(width), y.count)
+        if biased:
+            bias = self.weights.vector(*biases, widths=found)
+            self.op(ops.add_rows, y.address, y.ld, bias, 0, column, f32_bits(1.0), y.count)
+        if residual is not None and add is None:
+            self.add(y, residual, scale)
         return y
+
+    def add(self, y: Rows, residual: Rows, scale: float = 1.0) -> None:
+        """residual += scale * y"""
+        self.op(
+            ops.add_rows,
+            residual.address,
+            residual.ld,
+            y.address,
+            y.ld,
+            padded(y.width),
+            f32_bits(scale),
+            y.count,
+        )
+
+    def add_gated(self, y: Rows, residual: Rows, x: Rows, gate: str) -> None:
+        """residual += sigmoid(x . gate) * y, one gate per row"""
+        w = self.weights.vector(f"{gate}.weight", widths=[x.width])
+        self.op(ops.add_gated, residual.address, residual.ld, y.address, y.ld, y.width, x.address, x.ld, w,
+                x.width, y.count)  # fmt: skip
+
+    def gate_heads(self, x: Rows, heads: int, gates: Rows) -> None:
+        """Each of the heads of a row times the sigmoid of its gate, in place."""
+        self.op(ops.gate_heads, x.address, x.ld, heads, x.width // heads, gates.address, gates.ld, x.count)
 
     def rope(self, frequencies: Sequence[float], *, neox: bool, magnitude: float = 1.0) -> Rope:
         """A rotation by ``position * frequencies[i]`` of pair i; its table is made once per step."""
@@ -234,6 +252,23 @@ class Plan:
                               f"{'neox' if neox else 'norm'}:{magnitude!r}:{digest}"))  # fmt: skip
         return Rope(out, ld, n, pairing)
 
+    def rotate(self, qkv: Rows, heads: Heads, rope: Rope) -> None:
+        """Rotate queries and keys now, for what comes between that and attention, which then gets no rope."""
+        self.op(positions.rotate_heads, qkv.address, qkv.ld, heads.n + heads.n_kv, heads.d_k, rope.address,
+                rope.ld, rope.n_rot, rope.pairing)  # fmt: skip
+
+    def temper_queries(self, qkv: Rows, heads: Heads, scale: float, length: int, offset: int = 0) -> None:
+        """q *= 1 + scale * ln(1 + floor((position + offset) / length))"""
+        self.op(
+            positions.temper_queries,
+            qkv.address,
+            qkv.ld,
+            heads.n * heads.d_k,
+            f32_bits(scale),
+            length,
+            offset,
+        )
+
     def cache_group(self, name: str, window: int = 0, mask: int = al.CAUSAL) -> CacheGroup:
         """A group of layers with the same mask and window (0: no limit)."""
         group = CacheGroup(name, len(self.groups), mask, window, self.options.cache)
@@ -242,32 +277,33 @@ class Plan:
         return group
 
     def attention(
-        self, qkv: Rows, group: CacheGroup, heads: int, kv_heads: int, dk: int, dv: int, rope: Rope | None,
-        scale: float, *, softcap: float = 0.0, sinks: str = "",
+        self, qkv: Rows, group: CacheGroup, heads: Heads, rope: Rope | None, *, scale: float = 0.0,
+        softcap: float = 0.0, sinks: str = "",
     ) -> Rows:  # fmt: skip
         """Rotate and store this layer's keys and values, then attend; `qkv` rows are q, k, v heads in a row.
 
-        `sinks` names a tensor of one logit per head. Returns rows of ``heads * dv``.
+        `scale` is that of ``q . k``, by default ``d_k ** -0.5``. `sinks` names a tensor of one logit per
+        head. Returns rows of ``n * d_v``.
         """
         key_type, value_type = KV_TYPES[self.options.key_type], KV_TYPES[self.options.value_type]
-        self._check_heads(heads, kv_heads, dk, dv, key_type, value_type)
-        out = self.buffer("attention", heads * dv)
-        k_bytes, v_bytes = TILE * key_type.row_bytes(dk), TILE * value_type.row_bytes(dv)
+        self._check_heads(heads, key_type, value_type)
+        out = self.buffer("attention", heads.n * heads.d_v)
+        k_bytes, v_bytes = TILE * key_type.row_bytes(heads.d_k), TILE * value_type.row_bytes(heads.d_v)
         max_parts = -(-self.options.n_ctx // BLOCK)
         rotate = (al.ROTATE_K if self.options.rotate_k else 0) | (al.ROTATE_V if self.options.rotate_v else 0)
         layer = al.descriptor(self.arena.array((al.A_WORDS,), np.int64), {
             al.A_X: qkv.address, al.A_LDX: qkv.ld, al.A_OUT: out.address, al.A_LDO: out.ld,
             al.A_BASE: group.tile_bytes, al.A_GROUP: group.index,
-            al.A_HEADS: heads, al.A_KV_HEADS: kv_heads, al.A_DK: dk, al.A_DV: dv,
+            al.A_HEADS: heads.n, al.A_KV_HEADS: heads.n_kv, al.A_DK: heads.d_k, al.A_DV: heads.d_v,
             al.A_MASK: group.mask, al.A_WINDOW: group.window,
-            al.A_SCALE: f32_bits(scale), al.A_SOFTCAP: f32_bits(softcap),
-            al.A_SINKS: self.weights.vector(sinks, widths=[heads]) if sinks else 0,
-            al.A_PARTIALS: self._partials(heads // kv_heads, kv_heads, dv, max_parts), al.A_MAX_PARTS: max_parts,
+            al.A_SCALE: f32_bits(scale or heads.d_k**-0.5), al.A_SOFTCAP: f32_bits(softcap),
+            al.A_SINKS: self.weights.vector(f"{sinks}.weight", widths=[heads.n]) if sinks else 0,
+            al.A_PARTIALS: self._partials(heads, max_parts), al.A_MAX_PARTS: max_parts,
             al.A_ROPE: rope.address if rope else 0, al.A_LD_ROPE: rope.ld if rope else 0,
             al.A_N_ROT: rope.n_rot if rope else 0, al.A_PAIRING: rope.pairing if rope else 0,
             al.A_ROTATE: rotate, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes,
         })  # fmt: skip
-        group.add_layer(layer, kv_heads, dk, dv, kv_heads * (k_bytes + v_bytes))
+        group.add_layer(layer, heads.n_kv, heads.d_k, heads.d_v, heads.n_kv * (k_bytes + v_bytes))
         self.cache_functions.append((layer, key_type, value_type))
         at = layer.ctypes.data
         self.op(rotate_and_store, at)
@@ -277,22 +313,26 @@ class Plan:
             self.op(rotate_back, at)
         return out
 
-    def output(self, x: Rows, norm: str, head: str, eps: float, *, softcap: float = 0.0) -> None:
-        """Norm and head over the rows that want logits."""
-        last = self.buffer("out", x.width, job.OUT_ROWS)
+    def wanted(self, x: Rows) -> Rows:
+        """The rows that want logits."""
+        last = self.buffer("wanted", x.width, job.OUT_ROWS)
         self.op(ops.gather_out, x.address, x.ld, x.width, last.address, last.ld)
-        if self.weights.matrix_info(head, x.width).shape[1] != self.n_vocab:
-            raise ModelError(f"{self.file.path.name}: {head} and the token embedding differ in rows")
-        self.logits = self.matmul(self.rms_norm(last, norm, eps), [head], "logits")
-        if softcap:
-            self.op(ops.softcap, self.logits.address, self.logits.ld, padded(self.n_vocab), f32_bits(softcap),
-                    job.OUT_ROWS)  # fmt: skip
+        return last
+
+    def head(self, x: Source, name: str, *, scale: float = 1.0, softcap: float = 0.0) -> None:
+        """logits = softcap(scale * (x . head)), for a source made from the rows that want them."""
+        if self.weights.matrix_info(f"{name}.weight", x.k).shape[1] != self.n_vocab:
+            raise ModelError(f"{self.file.path.name}: {name} and the token embedding differ in rows")
+        self.logits = self.matmul(x, [name], "logits")
+        if softcap or scale != 1.0:
+            self.op(ops.shape_logits, self.logits.address, self.logits.ld, padded(self.n_vocab),
+                    f32_bits(scale), f32_bits(softcap), job.OUT_ROWS)  # fmt: skip
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """The head's output: float32 [max_outputs, n_vocab rounded up to panels]."""
         shape = (self.options.max_outputs, self.logits.ld // 4)
         floats = (ctypes.c_float * (shape[0] * shape[1])).from_address(self.logits.address)
-        return np.frombuffer(floats, np.float32).reshape(shape)
+        return np.frombuffer(memoryview(floats), np.float32).reshape(shape)
 
     def finish(self) -> MemoryLayout:
         """Fill in what is known only when every layer has been seen."""
@@ -303,39 +343,50 @@ class Plan:
         self.identity += [(f"layout.{g.name}", g.layout_id) for g in layout.groups]
         return layout
 
-    def _any(self, names: Sequence[str]) -> bool:
-        return any(self.weights.has(name) for name in names)
+    def _n_rows(self, count: int) -> int:
+        return self.options.n_ubatch if count == job.ROWS else self.options.max_outputs
+
+    def _norm(self, x: Rows, name: str, eps: float, kind: int) -> Source:
+        w = self.weights.vector(f"{name}.weight", widths=[x.width])
+        bias = (
+            self.weights.vector(f"{name}.bias", widths=[x.width]) if self.weights.has(f"{name}.bias") else 0
+        )
+        params = x.address, x.ld, w, bias, x.width, f32_bits(eps), kind
+
+        def emit(act_kind: int, dst: int) -> None:
+            self.op(norms.norm_quant, *params, dst, act_kind, x.count)
+
+        def keep(out: Rows) -> None:
+            self.op(norms.norm_rows, *params, out.address, out.ld, x.count)
+
+        return Source(x.width, x.count, emit, keep)
+
+    def _head_weight(self, name: str, width: int) -> int:
+        return self.weights.vector(f"{name}.weight", widths=[width]) if name else self.weights.ones(width)
 
     def _activation(self, x: Source, kind: int) -> int:
         """Address of `x` quantised to `kind`, emitting the op that makes it unless it is still there."""
-        n_rows = self.options.n_ubatch if x.count == job.ROWS else self.options.max_outputs
-        need = n_rows * act_bytes(kind, x.k)
-        address, size = self._activations.get(kind, (0, 0))
-        if size < need:
-            address = self.arena.take(need)
-            self._activations[kind] = (address, need)
-            self._owner.pop(kind, None)
-        if self._owner.get(kind) is not x:
+        name = f"activation {kind}"
+        before = self._areas.get(name)
+        address = self.area(name, self._n_rows(x.count) * act_bytes(kind, x.k))
+        if self._areas[name] != before or self._owner.get(kind) is not x:
             x.emit(kind, address)
             self._owner[kind] = x
         return address
 
-    def _check_heads(self, heads: int, kv_heads: int, dk: int, dv: int, keys: KVType, values: KVType) -> None:
-        where = self.file.path.name
-        if dk % LANES or dv % LANES or heads % kv_heads:
-            raise UnsupportedModel(f"{where}: heads of {dk} and {dv} values, {heads} over {kv_heads}, are not supported")
+    def _check_heads(self, heads: Heads, keys: KVType, values: KVType) -> None:
+        where, dk, dv = self.file.path.name, heads.d_k, heads.d_v
+        if dk % LANES or dv % LANES or heads.n % heads.n_kv:
+            raise UnsupportedModel(
+                f"{where}: heads of {dk} and {dv} values, {heads.n} over {heads.n_kv}, are not supported"
+            )
         if dk % keys.block or dv % values.block:
             raise UnsupportedModel(
-                f"{where}: cache types {keys.name}/{values.name} need heads of a multiple of 32 values, not {dk}/{dv}"
+                f"{where}: cache types {keys.name}/{values.name} need heads of whole 32s, not {dk}/{dv}"
             )
 
-    def _partials(self, group: int, kv_heads: int, dv: int, max_parts: int) -> int:
-        need = attn.partial_bytes(self.options.max_runs, kv_heads, group, dv, max_parts)
-        return self.buffer_bytes(f"partials{need}", need)
-
-    def buffer_bytes(self, name: str, n_bytes: int) -> int:
-        """Address of a named scratch area of `n_bytes`."""
-        known = self._buffers.get(name)
-        if known is None:
-            known = self._buffers[name] = Rows(self.arena.take(n_bytes), n_bytes, n_bytes)
-        return known.address
+    def _partials(self, heads: Heads, max_parts: int) -> int:
+        group = heads.n // heads.n_kv
+        return self.area(
+            "partials", attn.partial_bytes(self.options.max_runs, heads.n_kv, group, heads.d_v, max_parts)
+        )

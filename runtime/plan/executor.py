@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
+from runtime.kernels import job
 from runtime.kernels.attention_layer import A_GET_VALUES, A_PUT_KEY
 from runtime.kernels.kvtypes import KVType
 from runtime.kernels.tape import JOB_VARS, SCRATCH, Op, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
-from runtime.kernels import job
 from runtime.plan.builder import Plan
 from runtime.runner import Run
 from runtime.team import Team
@@ -57,14 +57,16 @@ class PlanRunner:
         self._out_index = arena.array((options.max_outputs,), np.int64)
         self._tape = arena.array((len(plan.tape), W), np.int64)
         caches = {t for _, *types in plan.cache_functions for t in types}
-        compile_ops([*plan.ops, *(op for t in caches for op in functions(t))], progress)
+        pointed_at = (param for params in plan.tape for param in params if isinstance(param, Op))
+        compile_ops([*plan.ops, *pointed_at, *(op for t in caches for op in functions(t))], progress)
         for layer, keys, values in plan.cache_functions:
             layer[A_PUT_KEY : A_GET_VALUES + 1] = [
-                keys.put_key.address, values.put_value.address, keys.get_keys.address, values.get_values.address
+                keys.put_key.address, values.put_value.address,
+                keys.get_keys.address, values.get_values.address,
             ]  # fmt: skip
         for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
             words[0] = op.address
-            words[1 : 1 + len(params)] = params
+            words[1 : 1 + len(params)] = [p.address if isinstance(p, Op) else p for p in params]
         self._job = arena.array((JOB_VARS // 8 + job.N_VARS,), np.int64)
         self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_threads * SCRATCH)]
         self._vars = self._job[JOB_VARS // 8 :]

@@ -1,9 +1,10 @@
-"""Tensors of a model file, packed for the kernels: panels for matrices, f32 for vectors, raw rows for tables."""
+"""Tensors of a model file, packed for the kernels: panels of matrices, f32 vectors, raw rows of tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile, TensorInfo
@@ -43,9 +44,11 @@ class Table:
 
 
 class Weights:
-    """Reads and packs the tensors of `file` into `arena`, reporting the share of the file done to `progress`."""
+    """Reads and packs the tensors of `file` into `arena`, reporting the share done to `progress`."""
 
-    def __init__(self, file: ModelFile, arena: Arena, n_threads: int, progress: Progress | None = None) -> None:
+    def __init__(
+        self, file: ModelFile, arena: Arena, n_threads: int, progress: Progress | None = None
+    ) -> None:
         self._file = file
         self._arena = arena
         self._threads = n_threads
@@ -68,15 +71,19 @@ class Weights:
         """A 2-D tensor of a type the matmul kernels know; `k` and `rows` are checked where given."""
         tensor = self.info(name)
         if len(tensor.shape) != 2:
-            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected 2-D")
+            raise ModelError(
+                f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected 2-D"
+            )
         if (k is not None and tensor.shape[0] != k) or (rows is not None and tensor.shape[1] != rows):
             want = [k if k is not None else tensor.shape[0], rows if rows is not None else tensor.shape[1]]
-            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {want}")
+            raise ModelError(
+                f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {want}"
+            )
         if tensor.type.name not in FORMATS:
             raise UnsupportedModel(f"{self._file.path.name}: tensor {name} has type {tensor.type.name}")
         if tensor.shape[0] % LANES:
             raise UnsupportedModel(
-                f"{self._file.path.name}: tensor {name} has rows of {tensor.shape[0]}, not a multiple of {LANES}"
+                f"{self._file.path.name}: tensor {name} has rows of {tensor.shape[0]}, not whole {LANES}s"
             )
         return tensor
 
@@ -95,7 +102,7 @@ class Weights:
         return Panels(type_name, address, sum(padded(t.shape[1]) for t in tensors), k)
 
     def vector(self, *names: str, widths: Sequence[int]) -> int:
-        """Address of f32 vectors stacked as `panels` stacks matrices (padded with zeros); missing ones are zero."""
+        """Address of f32 vectors stacked as `panels` stacks matrices; fillings and missing ones are 0."""
         known = self._vectors.get(names)
         if known is not None:
             return known
@@ -109,13 +116,32 @@ class Weights:
         self._vectors[names] = address
         return address
 
-    def values(self, name: str, width: int) -> np.ndarray:  # type: ignore[type-arg]
+    def ones(self, width: int) -> int:
+        """Address of a vector of ones, for norms without weights."""
+        known = self._vectors.get(("ones", str(width)))
+        if known is None:
+            out = self._arena.array((padded(width),), np.float32)
+            out[:] = 1.0
+            known = self._vectors["ones", str(width)] = out.ctypes.data
+        return known
+
+    def values(self, name: str, width: int) -> npt.NDArray[np.float32]:
         """A 1-D tensor as float32 [width]."""
         tensor = self.info(name)
         if tensor.shape[0] != width or any(n != 1 for n in tensor.shape[1:]):
-            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected [{width}]")
+            raise ModelError(
+                f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected [{width}]"
+            )
         self._report(tensor.n_bytes)
         return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name), width).reshape(-1)
+
+    def matrix(self, name: str, k: int) -> npt.NDArray[np.float32]:
+        """A 2-D tensor as float32 [rows, k]."""
+        tensor = self.matrix_info(name, k)
+        self._report(tensor.n_bytes)
+        return dequantise_rows(
+            tensor.type.name, self._file.tensor_bytes(name).reshape(tensor.shape[1], -1), k
+        )
 
     def table(self, name: str, k: int) -> Table:
         """Rows to be looked up; the mapped file stays their home."""

@@ -1,0 +1,46 @@
+"""Granite: llama with multipliers on embeddings, on what branches add, on q . k, and under the logits."""
+
+from dataclasses import dataclass
+
+from runtime.errors import ModelError
+from runtime.gguf import ModelFile
+from runtime.models import blocks, rope
+from runtime.models.hyper import Decoder
+from runtime.plan.builder import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """`attention` 0 stands for the usual scale; logits are divided by `logits`."""
+
+    embedding: float
+    residual: float
+    attention: float
+    logits: float
+
+    @classmethod
+    def read(cls, f: ModelFile) -> "Multipliers":
+        names = (
+            ("embedding_scale", 1.0),
+            ("residual_scale", 1.0),
+            ("attention.scale", 0.0),
+            ("logit_scale", 1.0),
+        )
+        self = cls(*(f.get_float(f.arch_key(name), default=default) for name, default in names))
+        if self.logits == 0:
+            raise ModelError(f"{f.path.name}: {f.arch_key('logit_scale')} must not be 0")
+        return self
+
+
+def build(p: Plan) -> None:
+    """Write the forward pass into `p`."""
+    f, d = p.file, Decoder.read(p.file)
+    m = Multipliers.read(f)
+    rotates = f.get_bool(f.arch_key("rope.scaling.finetuned"), default=True)
+    rotation = rope.rotation(p, d.heads.d_k, neox=False) if rotates else None
+    cache = p.cache_group("full")
+    x = blocks.embed(p, d, scale=m.embedding)
+    for layer in d.layers:
+        blocks.attention(p, d, layer, x, cache, rotation, scale=m.attention, residual_scale=m.residual)
+        blocks.mlp(p, d, layer, x, residual_scale=m.residual)
+    blocks.head(p, d, x, scale=1.0 / m.logits)

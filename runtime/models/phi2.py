@@ -1,0 +1,16 @@
+"""Phi 2: both branches of a layer from one layer norm, biases everywhere (the head too), partial rope."""
+
+from runtime.models import blocks, rope
+from runtime.models.hyper import Decoder
+from runtime.plan.builder import Plan
+
+
+def build(p: Plan) -> None:
+    """Write the forward pass into `p`."""
+    d = Decoder.read(p.file, layer_norm=True)
+    rotation = rope.rotation(p, d.heads.d_k, neox=True)
+    cache = p.cache_group("full")
+    x = blocks.embed(p, d)
+    for layer in d.layers:
+        blocks.parallel(p, d, layer, x, cache, rotation, activation="gelu")
+    blocks.head(p, d, x)

@@ -1,0 +1,17 @@
+"""Seed-OSS: Qwen 2 whose norm before the MLP has another name."""
+
+from runtime.models import blocks, rope
+from runtime.models.hyper import Decoder
+from runtime.plan.builder import Plan
+
+
+def build(p: Plan) -> None:
+    """Write the forward pass into `p`."""
+    d = Decoder.read(p.file)
+    rotation = rope.rotation(p, d.heads.d_k, neox=True)
+    cache = p.cache_group("full")
+    x = blocks.embed(p, d)
+    for layer in d.layers:
+        blocks.attention(p, d, layer, x, cache, rotation)
+        blocks.mlp(p, d, layer, x, pre="post_attention_norm")
+    blocks.head(p, d, x)

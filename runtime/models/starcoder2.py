@@ -1,0 +1,17 @@
+"""StarCoder 2: layer norms, biases everywhere, GELU without a gate, and halves of a head paired by rope."""
+
+from runtime.models import blocks, rope
+from runtime.models.hyper import Decoder
+from runtime.plan.builder import Plan
+
+
+def build(p: Plan) -> None:
+    """Write the forward pass into `p`."""
+    d = Decoder.read(p.file, layer_norm=True)
+    rotation = rope.rotation(p, d.heads.d_k, neox=True)
+    cache = p.cache_group("full")
+    x = blocks.embed(p, d)
+    for layer in d.layers:
+        blocks.attention(p, d, layer, x, cache, rotation)
+        blocks.mlp(p, d, layer, x, activation="gelu")
+    blocks.head(p, d, x)
