@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from runtime.gguf import ModelFile, StringArray
 from runtime.tokenizers import utf8
 from runtime.tokenizers.base import Flags, Tokenizer
+from runtime.tokenizers.memo import Memo
 from runtime.tokenizers.merging import merge_symbols
 from runtime.tokenizers.pretokenizers import PreType
 from runtime.tokenizers.special import StripRules
 from runtime.tokenizers.splitting import splitter
 from runtime.tokenizers.vocabulary import SPACE, TokenType, Vocabulary, byte_token_ids, spell_piece
-from runtime.tokenizers.words import WordCache, word_pattern
+from runtime.tokenizers.words import word_pattern
 
 _JOINT = b" "
 
@@ -38,10 +39,10 @@ class BPE(Tokenizer):
         self._pre = pre
         self._split = splitter(pre.family).split
         self._ranks = _ranks(merges)
-        self._words = WordCache(self._encode_word)
+        self._words = Memo(self._encode_word)
 
     def _encode_fragment(self, data: bytes, after_special: bool, ids: list[int]) -> None:
-        self._words.encode(self._split(utf8.decode(data)), ids)
+        self._words.extend(ids, self._split(utf8.decode(data)))
 
     def _encode_word(self, word: str) -> list[int]:
         symbols = [BYTE_SYMBOLS[byte] for byte in utf8.encode(word)]
@@ -80,7 +81,7 @@ class TextBPE(BPE):
     def _encode_fragment(self, data: bytes, after_special: bool, ids: list[int]) -> None:
         text = utf8.decode(data.replace(b" ", SPACE))
         for piece in self._split(text):
-            self._words.encode(self._words_of(piece), ids)
+            self._words.extend(ids, self._words_of(piece))
 
     def _words_of(self, piece: str) -> Iterable[str]:
         if self._pre.newline_runs and piece.strip("\n") == "":

@@ -74,7 +74,7 @@ class WhitespaceBPE(TextBPE):
         text = utf8.decode(data)
         if self._lower is not None:
             text = text.translate(self._lower)
-        self._words.encode(self._words_of(text), ids)
+        self._words.extend(ids, self._words_of(text))
 
     def _words_of(self, piece: str) -> Iterable[str]:
         return (word for word in self._split(piece) if not word.isspace())

@@ -10,6 +10,7 @@ from functools import lru_cache
 import regex
 
 from runtime.tokenizers.families import FAMILIES, RightGroups, Step
+from runtime.tokenizers.memo import Memo
 
 Cut = Callable[[str], list[str]]
 
@@ -18,10 +19,11 @@ _STAND_IN = "\x0b"
 
 
 class Splitter:
-    """Splits text by the steps of one family. Keeps no state between calls."""
+    """Splits text by the steps of one family."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
-        self._cuts = [_cut(step) for step in steps]
+        self._first, *others = (_cut(step) for step in steps)
+        self._others = [Memo(cut) for cut in others]
 
     def split(self, text: str) -> list[str]:
         """The pieces of `text`; joined they are `text`.
@@ -39,9 +41,11 @@ class Splitter:
         return pieces
 
     def _split(self, text: str) -> list[str]:
-        pieces = [text] if text else []
-        for cut in self._cuts:
-            pieces = _cut_each(pieces, cut)
+        pieces = self._first(text)
+        for step in self._others:
+            parts: list[str] = []
+            step.extend(parts, pieces)
+            pieces = parts
         return pieces
 
 
@@ -49,16 +53,6 @@ class Splitter:
 def splitter(family: str) -> Splitter:
     """The splitter of a family, e.g. ``R9``."""
     return Splitter(FAMILIES[family])
-
-
-def _cut_each(pieces: list[str], cut: Cut) -> list[str]:
-    parts: list[str] = []
-    for piece in pieces:
-        if len(piece) == 1:
-            parts.append(piece)
-        else:
-            parts += cut(piece)
-    return parts
 
 
 def _cut(step: Step) -> Cut:

@@ -4,10 +4,11 @@ import numpy as np
 
 from runtime.errors import ModelError
 from runtime.tokenizers.base import Flags, Tokenizer
+from runtime.tokenizers.memo import Memo
 from runtime.tokenizers.merging import merge_symbols
 from runtime.tokenizers.special import StripRules
 from runtime.tokenizers.vocabulary import SPACE, Vocabulary, byte_token_ids, spell_piece
-from runtime.tokenizers.words import WordCache, word_pattern
+from runtime.tokenizers.words import word_pattern
 
 _SEQUENCE_LENGTH = (1,) * 12 + (2, 2, 3, 4)
 
@@ -30,7 +31,7 @@ class SPM(Tokenizer):
         self._ranks = dict(zip(vocab.tokens, order.tolist(), strict=True))
         self._byte_ids = byte_token_ids(vocab)
         self._split = word_pattern(vocab.strings.raw).findall
-        self._words = WordCache(lambda word: self._encode_word(word.encode()))
+        self._words = Memo(lambda word: self._encode_word(word.encode()))
 
     def _encode_fragment(self, data: bytes, after_special: bool, ids: list[int]) -> None:
         if self.flags.add_space_prefix and after_special:
@@ -41,7 +42,7 @@ class SPM(Tokenizer):
         except UnicodeDecodeError:
             ids += self._encode_word(data)
         else:
-            self._words.encode(self._split(text), ids)
+            self._words.extend(ids, self._split(text))
 
     def _encode_word(self, word: bytes) -> list[int]:
         find = self.vocab.ids.get

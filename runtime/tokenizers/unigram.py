@@ -18,6 +18,8 @@ from runtime.tokenizers.vocabulary import SPACE, TokenType, Vocabulary, spell_pi
 from runtime.tokenizers.words import word_pattern
 
 _UNKNOWN_PENALTY = 10.0
+_NO_TOKEN = -1
+"""Stands for a character that is no token; its score is the last one."""
 _CLEAR = 1e-6
 _CACHED_WORDS = 1 << 16
 _CACHED_LENGTH = 64
@@ -58,8 +60,8 @@ class Unigram(Tokenizer):
         types = np.frombuffer(vocab.file_types, np.uint8)
         scores = np.where(types == TokenType.USER_DEFINED, 0.0, vocab.scores.astype(np.float64))
         normal = scores[types == TokenType.NORMAL]
-        self._scores: list[float] = scores.tolist()
-        self._unknown_score = (float(normal.min()) if len(normal) else 0.0) - _UNKNOWN_PENALTY
+        unknown_score = (float(normal.min()) if len(normal) else 0.0) - _UNKNOWN_PENALTY
+        self._scores: list[float] = [*scores.tolist(), unknown_score]
         matched = np.isin(types, (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED))
         self._matcher = TokenMatcher((vocab.tokens[id], id) for id in np.flatnonzero(matched).tolist())
         self._user_defined = TokenMatcher(
@@ -69,7 +71,7 @@ class Unigram(Tokenizer):
         self._plain = _plain_runs(charsmap, self._user_defined)
         self._merge_spaces = merge_spaces
         self._split = word_pattern(vocab.strings.raw).findall
-        self._unknown = -1 if self.unk_id is None else self.unk_id
+        self._unknown = _NO_TOKEN if self.unk_id is None else self.unk_id
         self._known: dict[str, _Path] = {}
 
     def _encode_fragment(self, data: bytes, after_special: bool, ids: list[int]) -> None:
@@ -104,35 +106,34 @@ class Unigram(Tokenizer):
 
     def _best_path(self, word: bytes, before: float) -> _Path:
         """The path with the highest sum of scores that starts at the sum `before`."""
-        n = len(word)
         scores, matches = self._scores, self._matcher.all
-        best = [_LOWEST] * (n + 1)
+        best = [_LOWEST] * (len(word) + 1)
         best[0] = before
-        came_from = [(0, self._unknown, 0.0)] * (n + 1)
+        came_from = [(0, _NO_TOKEN)] * (len(word) + 1)
         clear = True
         position = 0
         for sequence in utf8_sequences(word):
-            whole = False
-            candidates = [(length, id, scores[id]) for length, id in matches(word, position)]
-            for length, _, _ in candidates:
-                whole = whole or length == len(sequence)
-            if not whole:
-                candidates.append((len(sequence), self._unknown, self._unknown_score))
-            for length, id, score in candidates:
-                challenger = best[position] + score
+            width = len(sequence)
+            tokens = matches(word, position)
+            if all(length != width for length, _ in tokens):
+                tokens.append((width, _NO_TOKEN))
+            for length, id in tokens:
                 end = position + length
+                challenger = best[position] + scores[id]
                 margin = challenger - best[end]
                 if margin > 0.0:
                     best[end] = challenger
-                    came_from[end] = position, id, score
-                clear = clear and not -_CLEAR < margin < _CLEAR
-            position += len(sequence)
-        ids, path_scores = [], []
+                    came_from[end] = position, id
+                if -_CLEAR < margin < _CLEAR:
+                    clear = False
+            position += width
+        steps = []
         while position > 0:
-            position, id, score = came_from[position]
-            ids.append(id)
-            path_scores.append(score)
-        return _Path(tuple(reversed(ids)), tuple(reversed(path_scores)), clear)
+            position, id = came_from[position]
+            steps.append(id)
+        steps.reverse()
+        ids = tuple(self._unknown if id == _NO_TOKEN else id for id in steps)
+        return _Path(ids, tuple(scores[id] for id in steps), clear)
 
     def _escape_spaces(self, text: bytes) -> bytes:
         if self._merge_spaces:

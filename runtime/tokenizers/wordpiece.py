@@ -8,9 +8,9 @@ from runtime.tokenizers import utf8
 from runtime.tokenizers.base import Flags, Tokenizer
 from runtime.tokenizers.characters import CharacterMap, base_character, lower
 from runtime.tokenizers.matching import TokenMatcher
+from runtime.tokenizers.memo import Memo
 from runtime.tokenizers.special import StripRules
 from runtime.tokenizers.vocabulary import SPACE, Vocabulary, spell_piece
-from runtime.tokenizers.words import WordCache
 
 _DROPPED = frozenset({"Cc", "Cf", "Cs", "Co"})
 _MARK = regex.compile(r"\p{M}")
@@ -38,7 +38,7 @@ class WordPiece(Tokenizer):
         super().__init__(vocab, flags, strip)
         self._normalise = CharacterMap(_Normaliser(lowercase, strip_accents))
         self._matcher = TokenMatcher(vocab.ids.items())
-        self._words = WordCache(self._encode_word)
+        self._words = Memo(self._encode_word)
 
     @property
     def prefix_ids(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class WordPiece(Tokenizer):
 
     def _encode_fragment(self, data: bytes, after_special: bool, ids: list[int]) -> None:
         words = utf8.decode(data).translate(self._normalise).split(" ")
-        self._words.encode(filter(None, words), ids)
+        self._words.extend(ids, filter(None, words))
 
     def _encode_word(self, word: str) -> list[int]:
         data = SPACE + utf8.encode(word)

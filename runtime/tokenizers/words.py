@@ -1,14 +1,11 @@
-"""Texts as sequences of words: which words are independent, and remembering what became of them."""
+"""Which words of a text are independent of each other."""
 
 import re
-from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from runtime.tokenizers.vocabulary import SPACE
 
-_CACHED_WORDS = 1 << 16
-_CACHED_LENGTH = 64
 _LONGEST_CHARACTER = 4
 
 
@@ -33,24 +30,3 @@ def _before_space(spellings: bytes) -> set[str]:
     found = found[(found > 0) & (data[found - 1] != 0)]
     contexts = {spellings[max(0, at - _LONGEST_CHARACTER - 1) : at] for at in found.tolist()}
     return {context.removesuffix(b" ").decode("utf-8", "ignore")[-1:] for context in contexts}
-
-
-class WordCache:
-    """Ids of words seen before; texts repeat most of their words. Long words are not kept."""
-
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        self._encode = encode
-        self._known: dict[str, list[int]] = {}
-
-    def encode(self, words: Iterable[str], ids: list[int]) -> None:
-        """Append the ids of `words` to `ids`."""
-        known = self._known
-        for word in words:
-            found = known.get(word)
-            if found is None:
-                found = self._encode(word)
-                if len(word) <= _CACHED_LENGTH:
-                    if len(known) >= _CACHED_WORDS:
-                        known.clear()
-                    known[word] = found
-            ids += found
