@@ -177,7 +177,6 @@ class Core:
         task = slot.task
         assert task is not None
         self._waiting.appendleft((task.arrival, task.request))
-        slot.sequence.publish_tail()
         slot.sequence.clear()
         self._rest(slot)
 
@@ -276,7 +275,8 @@ class Core:
 
     def _restore(self, slot: Slot, wanted: Wanted) -> None:
         for other in self.slots:
-            other.sequence.publish_tail()
+            if other.running:
+                other.sequence.publish_tail()
         restored = self._restorer.begin(slot, wanted)
         if restored is not None:
             self._restored(slot, restored)

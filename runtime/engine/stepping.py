@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from runtime.engine.core import Core
 from runtime.engine.messages import Output, StopReason
-from runtime.engine.schedule import Pace, plan_step
+from runtime.engine.schedule import Pace, Share, plan_step
 from runtime.engine.slot import Phase, Slot, Task
 from runtime.errors import PoolExhausted, StepFailed
 from runtime.memory.layout import BLOCK
@@ -45,23 +45,23 @@ class Stepper:
         return self._stalled_since + self._core.config.restore_seconds
 
     def plan(self) -> Step | None:
-        """The next step; None when nobody can go on."""
-        core = self._core
-        running = [slot for slot in core.slots if slot.running]
-        if not running:
+        """The next step; None when nobody can go on.
+
+        A slot for whose rows there are no blocks is left out, and its rows are offered to the others.
+        """
+        slots = [slot for slot in self._core.slots if slot.running]
+        limit = self._pace.rows()
+        while slots:
+            shares = plan_step([slot.demand() for slot in slots], self._n_ubatch, limit)
+            step, blocked = self._build(shares)
+            if step.runs:
+                self._stalled_since = None
+                return step
+            slots = [slot for slot in slots if slot.running and slot not in blocked]
+        if any(slot.running for slot in self._core.slots):
+            self._unblock()
+        else:
             self._stalled_since = None
-            return None
-        shares = plan_step([slot.demand() for slot in running], self._n_ubatch, self._pace.rows())
-        step = Step([], [])
-        for share in shares:
-            slot = core.slots[share.id_slot]
-            if slot.running and self._reserve(slot, share.n_rows, step.slots):
-                step.slots.append(slot)
-                step.runs.append(_run(slot, share.n_rows))
-        if step.runs:
-            self._stalled_since = None
-            return step
-        self._unblock()
         return None
 
     def finish(self, step: Step, logits: npt.NDArray[np.float32], ms: float) -> None:
@@ -92,6 +92,21 @@ class Stepper:
         """The model could not compute the step: its requests end, the engine goes on."""
         for slot in step.slots:
             self._core.fail(slot, error)
+
+    def _build(self, shares: list[Share]) -> tuple[Step, list[Slot]]:
+        """The runs of the shares, and the slots that found no blocks for theirs."""
+        step, blocked = Step([], []), []
+        for share in shares:
+            slot = self._core.slots[share.id_slot]
+            # An older slot may have taken this one's blocks a moment ago.
+            if not slot.running:
+                continue
+            if self._reserve(slot, share.n_rows, step.slots):
+                step.slots.append(slot)
+                step.runs.append(_run(slot, share.n_rows))
+            else:
+                blocked.append(slot)
+        return step, blocked
 
     def _prefilled(self, slot: Slot, task: Task, n_rows: int) -> None:
         core = self._core

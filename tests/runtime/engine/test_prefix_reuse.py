@@ -156,6 +156,14 @@ def test_blocks_of_a_private_request_serve_only_its_own_slot() -> None:
     bench.check_references()
 
 
+def test_a_private_conversation_that_goes_on_in_public_is_shared_from_then_on() -> None:
+    bench = Bench(n_slots=2)
+    bench.ask(tokens(600), 2, store=False, id_slot=0)
+    bench.ask(tokens(600), 2, id_slot=0)
+    assert bench.ask(tokens(600), 2, id_slot=1).n_cached == 599
+    bench.check_references()
+
+
 def test_eviction_takes_the_longest_unused_leaf_and_the_reason_says_so() -> None:
     bench = Bench(n_slots=1, n_blocks=8)
     prompts = [tokens(600, seed=i) for i in range(5)]
@@ -215,9 +223,10 @@ def test_a_prompt_larger_than_the_pool_fails_and_the_next_one_is_answered() -> N
     bench.check_references()
 
 
-def test_random_traffic_always_answers_as_a_model_without_memory() -> None:
-    rng = np.random.default_rng(5)
-    bench = Bench(n_slots=3, n_ctx=900, n_blocks=14, n_ubatch=96)
+@pytest.mark.parametrize(("n_ubatch", "n_blocks"), [(96, 14), (2, 6), (3, 5), (600, 4)])
+def test_random_traffic_always_answers_as_a_model_without_memory(n_ubatch: int, n_blocks: int) -> None:
+    rng = np.random.default_rng(n_ubatch)
+    bench = Bench(n_slots=4, n_ctx=900, n_blocks=n_blocks, n_ubatch=n_ubatch)
     trunk = [tokens(700, seed=i) for i in range(3)]
     asked = []
     for round in range(60):
@@ -232,4 +241,7 @@ def test_random_traffic_always_answers_as_a_model_without_memory() -> None:
         bench.check_references()
     bench.run()
     for request_id, prompt, n in asked:
-        assert bench.result(request_id).ids == expected(prompt, n)
+        result = bench.result(request_id)
+        assert result.finished is not None
+        assert result.finished.truncated or len(result.ids) == n
+        assert result.ids == expected(prompt, len(result.ids))

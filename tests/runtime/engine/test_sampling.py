@@ -84,7 +84,7 @@ PARAMS = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(p=PARAMS, seed=st.integers(0, 10_000), spread=st.sampled_from((0.3, 3.0)))
+@given(p=PARAMS, seed=st.integers(0, 10_000), spread=st.sampled_from((0.3, 1.0, 3.0)))
 def test_the_chain_keeps_the_candidates_and_probabilities_of_its_formulas(
     p: SamplingParams, seed: int, spread: float
 ) -> None:

@@ -49,6 +49,16 @@ def test_erase_forgets_what_only_the_slot_needs() -> None:
     assert bench.ask(join(shared, tokens(90, seed=2)), 2).n_cached == 601
 
 
+def test_erasing_a_private_slot_forgets_nothing_public() -> None:
+    bench = Bench(n_slots=2)
+    bench.ask(tokens(300), 2, id_slot=0)
+    bench.ask(tokens(300), 2, id_slot=1, store=False)
+    bench.ask(tokens(20, seed=1), 2, id_slot=0)
+    bench.post(EraseSlot(50, 1))
+    bench.run()
+    assert bench.ask(tokens(300), 2).n_cached == 299
+
+
 def test_an_erased_slot_begins_anew() -> None:
     bench = Bench(n_slots=1)
     bench.ask(tokens(300), 2)

@@ -98,6 +98,16 @@ def test_a_damaged_record_costs_only_what_comes_after_it(cut: int, n: int) -> No
     assert ask(bench, store, tokens(900), 8).ids == expected(tokens(900), 8)
 
 
+def test_a_load_that_fails_at_once_leaves_what_ram_has() -> None:
+    bench, store = with_store(filled(tokens(900)))
+    ask(bench, store, tokens(300), 1)
+    store.cut_loads_to = 0
+    result = ask(bench, store, tokens(900), 5)
+    assert (result.n_cached, result.finished.timings.cache_source) == (300, CacheSource.RAM)
+    assert result.ids == expected(tokens(900), 5)
+    bench.check_references()
+
+
 def test_other_slots_go_on_while_one_is_restored() -> None:
     bench, store = with_store(filled(tokens(700)))
     busy = bench.submit(tokens(50, seed=3), 200)
