@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.tokenizers import utf8
@@ -39,6 +39,7 @@ def test_pieces_are_exact(family: str) -> None:
         max_size=60,
     )
 )
+@settings(max_examples=40)
 def test_nothing_is_lost_between_the_pieces(family: str, text: str) -> None:
     pieces = splitter(family).split(text)
     assert "".join(pieces) == text and all(pieces)
@@ -47,10 +48,10 @@ def test_nothing_is_lost_between_the_pieces(family: str, text: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("unit", [" ", "a", "A", "1", "\n", "=", " \t", "aA", " a", "\u4e2d", "'s", "\u0301"])
 def test_no_text_takes_quadratic_time(family: str, unit: str) -> None:
-    text = unit * (30_000 // len(unit)) + "x" + unit
+    text = unit * (20_000 // len(unit)) + "x" + unit
     began = time.thread_time()
     splitter(family).split(text)
-    assert time.thread_time() - began < 1.5
+    assert time.thread_time() - began < 1
 
 
 def test_all_92_pre_types_have_a_family() -> None:
