@@ -10,6 +10,9 @@ from store.errors import Damaged
 from store.records import BlockRecord
 from store.update import Segment, Update
 
+MAX_BLOCK_BYTES = 1 << 30
+MAX_LABEL = 512
+
 
 class Outcome(StrEnum):
     WRITTEN = "written"
@@ -63,18 +66,24 @@ class WriteRequest:
         """Raises ValueError for what the caller got wrong."""
         end = len(self.tokens)
         previous = -1
+        if not self.blocks:
+            raise ValueError("an offer without blocks")
         for block in self.blocks:
             start = block.index * chain.BLOCK
             full = min(chain.BLOCK, end - start)
             if block.index <= previous or block.n_rows != full:
                 raise ValueError(f"block {block.index} with {block.n_rows} rows does not fit {end} tokens")
             previous = block.index
+            if not block.segments or block.n_bytes > MAX_BLOCK_BYTES:
+                raise ValueError(f"block {block.index} has {block.n_bytes} bytes")
             for segment in block.segments:
                 data = segment.data
                 if data.ndim != 1 or data.dtype != "u1" or not data.flags.c_contiguous or not data.size:
                     raise ValueError(f"segment {segment.group} is not contiguous bytes")
                 if segment.unit_bytes <= 0:
                     raise ValueError(f"segment {segment.group} has units of {segment.unit_bytes} bytes")
+                if len(segment.group) + len(segment.layout_id) > MAX_LABEL:
+                    raise ValueError(f"segment {segment.group[:20]} has too long a name or layout id")
             if len({segment.group for segment in block.segments}) != len(block.segments):
                 raise ValueError(f"block {block.index} has a cache group twice")
 
@@ -96,6 +105,7 @@ class Job:
 
     request: WriteRequest
     fingerprint: bytes
+    elements: bytes
     n_bytes: int
     progress: Progress = field(default_factory=Progress)
     started: bool = False
@@ -105,7 +115,7 @@ class Job:
     def links(self) -> list[tuple[bytes, bytes, bytes]]:
         """``(id, parent, elements)`` of each block of the prefix."""
         if self._links is None:
-            self._links = chain.chain(self.request.root, chain.encode_tokens(self.request.tokens))
+            self._links = chain.chain(self.request.root, self.elements)
         return self._links
 
     @property

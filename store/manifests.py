@@ -1,5 +1,6 @@
 """Named saves: a name, the tokens it stands for, and a hold on the blocks that keep their state."""
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,16 +89,14 @@ def describe(environment: Environment, txn: Txn, name: str, record: ManifestReco
     )
 
 
-def list_all(environment: Environment, txn: Txn) -> tuple[list[ManifestInfo], list[str]]:
-    """All readable saves in the order of their names, and the names of those that are damaged."""
-    found, damaged = [], []
+def list_all(environment: Environment, txn: Txn) -> list[ManifestInfo]:
+    """All readable saves in the order of their names; `repair.inspect` tells of the others."""
+    found = []
     for key, value in txn.cursor(db=environment.man):
-        name = bytes(key).decode(errors="replace")
-        try:
-            found.append(describe(environment, txn, name, ManifestRecord.decode(bytes(key), value)))
-        except (Damaged, TypeError):
-            damaged.append(name)
-    return found, damaged
+        with contextlib.suppress(Damaged):
+            record = ManifestRecord.decode(bytes(key), value)
+            found.append(describe(environment, txn, bytes(key).decode(), record))
+    return found
 
 
 def read(environment: Environment, txn: Txn, name: str, expected: Fingerprint | None) -> Manifest:

@@ -17,7 +17,7 @@ from store.repair import rebuild
 DEFAULT_SHARE = 10
 LARGEST_DEFAULT = 32 << 30
 _SOUND, _INCONSISTENT, _BROKEN = 0, 1, 2
-_PROBE_TIMEOUT_S = 120.0
+_PROBE_TIMEOUT_S = 600.0
 log = logging.getLogger("store")
 
 

@@ -5,6 +5,7 @@ A damaged file can kill whoever maps it. After an unclean stop this child goes f
 """
 
 import sys
+import time
 from pathlib import Path
 
 import lmdb
@@ -14,11 +15,19 @@ from store.errors import StoreError
 from store.repair import inspect
 
 SOUND, INCONSISTENT, BROKEN = 0, 1, 2
+_TOUCH_S = 5.0
 
 
 def _touch_parts(environment: Environment, txn: Txn) -> None:
-    """Read the first and the last byte of every stored part, where a missing page would be felt."""
+    """Read the first and the last byte of stored parts, where a missing page would be felt.
+
+    Ends after some seconds: a disk that seeks would need minutes for a large store, and what is not looked at
+    here is verified when it is read.
+    """
+    until = time.monotonic() + _TOUCH_S
     for _, value in txn.cursor(db=environment.dat):
+        if time.monotonic() > until:
+            return
         if len(value):
             _ = value[0], value[-1]
 

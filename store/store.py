@@ -19,7 +19,7 @@ from store.chain import Tokens
 from store.environment import Environment, Txn
 from store.errors import Damaged, StoreClosed, StoreError, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint
-from store.insertion import WriteRequest
+from store.insertion import Job, WriteRequest
 from store.lookup import BlockRef, Finder, Loaded, Match, copy_block
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
@@ -34,6 +34,7 @@ from store.update import Segment, Update, read_ledger
 from store.writer import CORRUPT, Writer
 
 SAVE_TIMEOUT_S = 60.0
+MAX_WORDS_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,10 @@ class Store:
     def close(self, deadline: float = 10.0) -> None:
         """Write what is queued for up to `deadline` seconds, drop the rest, mark a clean stop. Idempotent."""
         _open_stores.discard(self)
+        end = time.monotonic() + deadline
         self._reader.stop(deadline)
-        clean = self._writer.stop(deadline) if self._writer else False
-        if self.environment.close(deadline) and self._ownership:
+        clean = self._writer.stop(max(0.0, end - time.monotonic())) if self._writer else False
+        if self.environment.close(max(1.0, end - time.monotonic())) and self._ownership:
             self._ownership.release(clean=clean)
 
     def __enter__(self) -> Self:
@@ -213,7 +215,9 @@ class Store:
         Raises ValueError for a malformed request or an unregistered root; then `on_done` is not called.
         """
         request.check()
-        self.writer.offer(request, self._known(request.root).id)
+        elements = chain.encode_tokens(request.tokens)
+        n_bytes = sum(block.n_bytes for block in request.blocks)
+        self.writer.offer(Job(request, self._known(request.root).id, elements, n_bytes))
 
     def flush(self, deadline: float) -> bool:
         """Wait up to `deadline` seconds until all that was offered is settled; False when it is not."""
@@ -230,8 +234,11 @@ class Store:
 
         Replaces a save of the same name. All of `tokens` must be stored: offer them before with `why` "save".
         Raises `InvalidName`, or `WriteRefused` saying how much is stored or why nothing can be written.
+        ValueError when `note` and `model` together pass 64 KiB.
         """
         name = checked_name(name)
+        if len(note.encode()) + len(model.encode()) > MAX_WORDS_BYTES:
+            raise ValueError("a note or model name is too long")
         elements = chain.encode_tokens(tokens)
         fingerprint = self._known(root)
 
@@ -252,7 +259,7 @@ class Store:
 
     def list_manifests(self) -> tuple[ManifestInfo, ...]:
         """All readable saves by name."""
-        return tuple(self.environment.read(lambda txn: manifests.list_all(self.environment, txn))[0])
+        return tuple(self.environment.read(lambda txn: manifests.list_all(self.environment, txn)))
 
     def delete_manifest(self, name: str) -> None:
         """Remove a save; its blocks stay as long as there is room. Raises `InvalidName`, `UnknownName`."""

@@ -17,6 +17,7 @@ from store.fingerprint import Fingerprint
 from store.records import BlockRecord, Ledger, ManifestRecord, SegmentRecord, Usage, seal
 
 _HIT_BONUS_MS = 3_600_000
+_FRESH_MS = 5_000
 _MAX_BONUS_HITS = 24
 
 
@@ -150,9 +151,10 @@ class Update:
     def touch(self, block: bytes, used_ms: int, hits: int) -> None:
         """Note a use; a block evicted meanwhile is no error."""
         usage = read_usage(self._env, self.txn, block)
-        if usage is not None:
-            last_used_ms = max(usage.last_used_ms, min(used_ms, self.now_ms))
-            self._set_usage(block, usage, replace(usage, last_used_ms=last_used_ms, hits=usage.hits + hits))
+        if usage is None or (not hits and used_ms - usage.last_used_ms < _FRESH_MS):
+            return
+        last_used_ms = max(usage.last_used_ms, min(used_ms, self.now_ms))
+        self._set_usage(block, usage, replace(usage, last_used_ms=last_used_ms, hits=usage.hits + hits))
 
     def add_reference(self, block: bytes, difference: int) -> None:
         """A save holds the block (+1) or lets it go (-1)."""

@@ -20,6 +20,10 @@ class Order:
     result: Any = None
     error: Exception | None = None
 
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.done.set()
+
 
 class WriteQueue:
     """First in, first out, bounded by the lent bytes of its offers.

@@ -17,7 +17,7 @@ import lmdb
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
-from store.insertion import Job, Outcome, Progress, WriteRequest, WriteResult, evict, put_next
+from store.insertion import Job, Outcome, Progress, WriteResult, evict, put_next
 from store.ownership import Ownership
 from store.pins import Pins
 from store.repair import rebuild
@@ -30,6 +30,7 @@ BATCH_BYTES = 16 << 20
 BATCH_S = 0.2
 IDLE_S = 5.0
 TOUCH_S = 30.0
+SLOW_S = 10.0
 _MAX_TOUCHES = 100_000
 CORRUPT = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.IncompatibleError)
 T = TypeVar("T")
@@ -100,9 +101,8 @@ class Writer:
             if len(self._touches) < _MAX_TOUCHES:
                 self._touches[block] = (now_ms, self._touches.get(block, (0, 0))[1] + 1)
 
-    def offer(self, request: WriteRequest, fingerprint: bytes) -> None:
-        """Queue a request; it is settled through its `on_done`, possibly before this returns."""
-        job = Job(request, fingerprint, sum(block.n_bytes for block in request.blocks))
+    def offer(self, job: Job) -> None:
+        """Queue a job; it is settled through its request's `on_done`, possibly before this returns."""
         with self._condition:
             reason = self.trouble or ("the store is closed" if self._stop_at is not None else "")
             given_up = [job] if reason else self._queue.push_job(job)
@@ -166,7 +166,8 @@ class Writer:
     def stop(self, deadline: float) -> bool:
         """Write what is queued for up to `deadline` seconds, drop the rest, end the thread.
 
-        True when the thread ended in good order and its last commit is durable.
+        True when the thread ended in good order and its last commit is durable. A commit under way may take a
+        few seconds longer.
         """
         with self._condition:
             if self._stop_at is None:
@@ -220,7 +221,7 @@ class Writer:
             self._repairs = 0
             return
         except Damaged as error:
-            failure: Exception = WriteRefused(f"the store had to be repaired: {error}")
+            failure: Exception = WriteRefused(f"the store had to be repaired, try again: {error}")
             self._repair(str(error))
         except CORRUPT as error:
             failure = WriteRefused(f"the store had to be set aside: {error}")
@@ -228,9 +229,12 @@ class Writer:
         except (lmdb.Error, OSError, StoreError) as error:
             failure = WriteRefused(f"the store cannot be written: {error}")
             self._open_breaker(str(error))
+        except BaseException as error:
+            if order is not None:
+                order.fail(WriteRefused(f"the store failed: {error!r}"))
+            raise
         if order is not None:
-            order.error = failure
-            order.done.set()
+            order.fail(failure)
 
     def _run_order(self, order: Order) -> None:
         self._check_file()
@@ -255,6 +259,8 @@ class Writer:
         n_bytes = run_update(self._env, lambda update: self._put_batch(update, jobs, progress, touches))
         elapsed = time.monotonic() - started
         self._counters.add(bytes_written=n_bytes, commits=1, commit_seconds=elapsed)
+        if elapsed > SLOW_S:
+            log.warning("the store's disk is slow: a commit of %d MiB took %.1f s", n_bytes >> 20, elapsed)
         for job, reached in zip(jobs, progress, strict=True):
             job.progress = reached
             if job.is_complete(reached):
@@ -340,6 +346,8 @@ class Writer:
     def _look_around(self) -> None:
         self._check_file()
         self._room.look_at_disk()
+        if self._env.oldest_reader_s() > SLOW_S:
+            log.warning("a read of the store lasts %.0f s already", self._env.oldest_reader_s())
 
     def _try_again(self) -> None:
         repairs = self._ownership.recover(self._env)
@@ -398,8 +406,7 @@ class Writer:
             self._condition.notify_all()
         for item in items:
             if isinstance(item, Order):
-                item.error = WriteRefused(f"the store cannot be written: {reason}")
-                item.done.set()
+                item.fail(WriteRefused(f"the store cannot be written: {reason}"))
             else:
                 self._settle(item, WriteResult(Outcome.DROPPED, reason=reason))
 

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,6 +19,7 @@ from store.update import read_ledger
 from tests.store import kv
 
 BUDGET = 3 << 20
+MEMORY = Path("/dev/shm")
 SCALE = 8
 RUNS = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from((3, 40, 96, 130, 256, 300))), min_size=1, max_size=4
@@ -29,7 +31,7 @@ OTHER = Fingerprint((*kv.FINGERPRINT.fields, ("salt", b"other")))
 class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.exists() else None)
         self._path = Path(self._folder.name)
         self._offered: dict[bytes, list[kv.Tokens]] = {}
         self._saves: dict[str, tuple[bytes, kv.Tokens]] = {}
@@ -187,11 +189,19 @@ def _common(a: kv.Tokens, b: kv.Tokens) -> int:
     return int(different[0]) if different.size else n
 
 
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(
-    max_examples=10,
+SETTINGS = settings(
+    max_examples=5,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
+
+
+class TestStore(StoreMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = SETTINGS
+
+
+@pytest.mark.slow
+class TestStoreForLong(StoreMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(SETTINGS, max_examples=80, stateful_step_count=50)

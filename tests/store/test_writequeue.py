@@ -14,7 +14,7 @@ from tests.store import kv
 
 def job(n_bytes: int, why: str = "interval") -> Job:
     blocks = (BlockData(0, 1, (Segment("g", "l", 1, np.zeros(n_bytes, np.uint8)),)),)
-    return Job(WriteRequest(b"", kv.tokens((1, 1)), blocks, why, lambda result: None), b"", n_bytes)
+    return Job(WriteRequest(b"", kv.tokens((1, 1)), blocks, why, lambda result: None), b"", b"", n_bytes)
 
 
 def test_the_oldest_offers_make_way() -> None:
