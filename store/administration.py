@@ -108,6 +108,11 @@ class Administration:
         environment = self._store.environment
         return environment.read(lambda txn: audit.quarantine_notes(environment, txn))
 
+    def set_aside(self) -> Path | None:
+        """The newest data file that could not be used, None when there is none."""
+        path = self._store.environment.directory / "quarantine" / "data.mdb"
+        return path if path.exists() else None
+
     def export_save(self, name: str, path: Path) -> int:
         """Write a save as one portable file, whole or not at all; return its size.
 

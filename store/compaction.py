@@ -12,7 +12,7 @@ import lmdb
 
 from store.environment import Environment, Txn
 from store.lockfile import OwnerLock
-from store.opening import open_beside
+from store.opening import SCRATCH, open_beside
 
 _BATCH_BYTES = 16 << 20
 
@@ -38,7 +38,7 @@ def compact_store(state_directory: Path) -> tuple[int, int]:
 
 def _compact(directory: Path) -> tuple[int, int]:
     before = (directory / "data.mdb").stat().st_size
-    fresh = directory / "compacting"
+    fresh = directory / SCRATCH
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
     try:

@@ -14,6 +14,7 @@ from store.environment import Environment
 from store.errors import Damaged, StoreUnusable
 from store.repair import rebuild
 
+SCRATCH = "compacting"
 DEFAULT_SHARE = 10
 LARGEST_DEFAULT = 32 << 30
 _SOUND, _INCONSISTENT, _BROKEN = 0, 1, 2
@@ -77,6 +78,7 @@ def open_owned(
     lost, a start may not fail for it. Raises `StoreUnusable` for what is better left alone.
     """
     data = directory / "data.mdb"
+    shutil.rmtree(directory / SCRATCH, ignore_errors=True)
     if datafile.is_unused(data):
         return attach(True), 0
     try:

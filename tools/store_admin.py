@@ -160,6 +160,9 @@ def _doctor(store: Store, args: argparse.Namespace) -> int:
         lines.append(f"model   {info.id.hex()[:16]}  {name}: {info.n_blocks} blocks")
     lines += [f"damage  {_time(when)}  block {block.hex()[:16]}: {why}" for block, when, why in notes]
     lines += [f"problem {problem}" for problem in found.problems]
+    aside = store.administration.set_aside()
+    if aside is not None:
+        lines.append(f"damage  a file of {_bytes(aside.stat().st_size)} was set aside: {aside}")
     if statistics.file_bytes > 2 * statistics.live_bytes + (64 << 20):
         free = _bytes(statistics.file_bytes - statistics.live_bytes)
         lines.append(f"advice  `emberd store compact` returns {free} to the disk")
@@ -173,6 +176,7 @@ def _doctor(store: Store, args: argparse.Namespace) -> int:
         ],
         "damage": [{"block": block.hex(), "ms": when, "why": why} for block, when, why in notes],
         "problems": list(found.problems),
+        "set_aside": str(aside) if aside else None,
     }
     _print(args, shown, "\n".join(lines) or "nothing to report")
     return 2 if found.problems else 0

@@ -78,6 +78,15 @@ def test_forgetting_what_is_not_there_changes_nothing(store: Store, root: bytes)
     assert kv.restore(store, root, marked(5)) == len(marked(5))
 
 
+def test_an_interrupted_compaction_leaves_no_copy_behind(tmp_path: Path) -> None:
+    kv.open_store(tmp_path).close()
+    left = tmp_path / "store" / "compacting"
+    left.mkdir()
+    (left / "data.mdb").write_bytes(MARK_BYTES)
+    kv.open_store(tmp_path).close()
+    assert not left.exists()
+
+
 def test_compaction_keeps_every_byte_and_returns_space(tmp_path: Path) -> None:
     with kv.open_store(tmp_path) as store:
         root = store.register(kv.FINGERPRINT)
