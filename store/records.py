@@ -20,7 +20,7 @@ _SUM_BYTES = 16
 _PAGE = 4096
 _PAGE_HEADER = 16
 _INLINE_LIMIT = 2000
-_SIDE_BYTES = 512
+_SIDE_BYTES = 1024
 
 
 def seal(key: bytes, fields_: tuple[Any, ...]) -> bytes:
@@ -133,8 +133,8 @@ class BlockRecord(Record):
         return replace(bare, segments=tuple(SegmentRecord(*s) for s in cast(Any, bare.segments)))
 
     def stored_bytes(self) -> int:
-        """What the record costs in the file: whole pages for its parts, plus its rows in the tables."""
-        total = len(self.elements) + _SIDE_BYTES
+        """What the record costs in the file: pages for its parts; its elements lie in `idx` and `kid`."""
+        total = 2 * len(self.elements) + _SIDE_BYTES
         for segment in self.segments:
             n_whole = segment.n_parts - 1
             last = segment.n_bytes - n_whole * segment.part_bytes
