@@ -88,7 +88,10 @@ class StubDaemon:
                 path = self.path.removeprefix(stub.prefix).split("?")[0].lstrip("/")
                 routes: dict[str, Callable[[], object]] = {
                     "health": lambda: {"status": "ok"},
-                    "v1/models": lambda: {"object": "list", "data": [{"id": f"/models/{MODEL}.gguf", "object": "model"}]},
+                    "v1/models": lambda: {
+                        "object": "list",
+                        "data": [{"id": f"/models/{MODEL}.gguf", "object": "model"}],
+                    },
                 }
                 if path in routes:
                     if stub.healthy:
