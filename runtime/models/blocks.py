@@ -11,7 +11,6 @@ from runtime.kernels import attention_layer as al
 from runtime.models.hyper import Decoder, Layer
 from runtime.plan.builder import Plan
 from runtime.plan.values import CacheGroup, Rope, Rows, Source
-from runtime.plan.weights import padded
 
 OnHeads = Callable[[Plan, Decoder, Layer, Rows], None]
 """What a model does to the rows of q, k and v heads of a layer before they are rotated and stored."""
@@ -95,8 +94,6 @@ def feed_forward(
     elif p.weights.has(f"{gate}.weight"):
         hidden = p.matmul(h, [gate, up], "gate_up", widths=[width, width])
     else:
-        if width != padded(width):
-            raise UnsupportedModel(f"{p.file.path.name}: {up} holds gate and up of {width}, not whole panels")
         hidden = p.matmul(h, [up], "gate_up", widths=[2 * width])
     return p.matmul(
         p.activated(hidden, width, activation, limit), [down], "y", residual=residual, scale=scale

@@ -1,4 +1,7 @@
-"""Granite: llama with multipliers on embeddings, on what branches add, on q . k, and under the logits."""
+"""Granite: llama with multipliers on embeddings, on what branches add, on q . k, and under the logits.
+
+The variant with experts (``granitemoe``) may have shared ones too.
+"""
 
 from dataclasses import dataclass
 
@@ -6,6 +9,7 @@ from runtime.errors import ModelError
 from runtime.gguf import ModelFile
 from runtime.models import blocks, rope
 from runtime.models.hyper import Decoder
+from runtime.models.moe import Experts, moe
 from runtime.plan.builder import Plan
 
 
@@ -36,11 +40,15 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     f, d = p.file, Decoder.read(p.file)
     m = Multipliers.read(f)
+    experts = Experts.read(f, d) if f.get_int(f.arch_key("expert_count"), default=0) else None
     rotates = f.get_bool(f.arch_key("rope.scaling.finetuned"), default=True)
     rotation = rope.rotation(p, d.heads.d_k, neox=False) if rotates else None
     cache = p.cache_group("full")
     x = blocks.embed(p, d, scale=m.embedding)
     for layer in d.layers:
         blocks.attention(p, d, layer, x, cache, rotation, scale=m.attention, residual_scale=m.residual)
-        blocks.mlp(p, d, layer, x, residual_scale=m.residual)
+        if experts:
+            moe(p, d, experts, layer, x, scale=m.residual)
+        else:
+            blocks.mlp(p, d, layer, x, residual_scale=m.residual)
     blocks.head(p, d, x, scale=1.0 / m.logits)

@@ -1,7 +1,8 @@
-"""Hunyuan, dense: query and key heads are normed after they were rotated."""
+"""Hunyuan, dense or with experts: query and key heads are normed after they were rotated."""
 
 from runtime.models import blocks, rope
 from runtime.models.hyper import Decoder, Layer
+from runtime.models.moe import Experts, moe
 from runtime.plan.builder import Plan
 from runtime.plan.values import Rope, Rows
 
@@ -26,10 +27,14 @@ def rotate_then_norm(rotation: Rope) -> blocks.OnHeads:
 def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file)
+    experts = Experts.read(p.file, d) if p.file.get_int(p.file.arch_key("expert_count"), default=0) else None
     on_heads = rotate_then_norm(rotation_for(p, d.heads.d_k))
     cache = p.cache_group("full")
     x = blocks.embed(p, d)
     for layer in d.layers:
         blocks.attention(p, d, layer, x, cache, None, on_heads=on_heads)
-        blocks.mlp(p, d, layer, x)
+        if experts:
+            moe(p, d, experts, layer, x)
+        else:
+            blocks.mlp(p, d, layer, x)
     blocks.head(p, d, x)

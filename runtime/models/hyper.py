@@ -85,6 +85,11 @@ def local_layers(f: ModelFile, n_layer: int, window: int, period: int) -> tuple[
     return tuple(period > 0 and i % period < period - 1 for i in range(n_layer))
 
 
+def n_nextn(f: ModelFile) -> int:
+    """Layers at the end that predict further tokens and are not part of the forward pass."""
+    return f.get_int(f.arch_key("nextn_predict_layers"), default=0)
+
+
 def window_of(f: ModelFile, default: int = 0) -> int:
     """Positions that a windowed layer sees; 0 for a model without such layers."""
     return f.get_int(f.arch_key("attention.sliding_window"), default=default)

@@ -1,6 +1,7 @@
 """Tensors of a model file, packed for the kernels: panels of matrices, f32 vectors, raw rows of tables."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,17 @@ class Panels:
     address: int
     rows: int
     k: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPanels:
+    """Row panels of each expert's matrix, or of several stacked: `rows` (padded) x `k` per expert."""
+
+    type_name: str
+    address: int
+    rows: int
+    k: int
+    bytes_per_expert: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +81,22 @@ class Weights:
 
     def matrix_info(self, name: str, k: int | None = None, rows: int | None = None) -> TensorInfo:
         """A 2-D tensor of a type the matmul kernels know; `k` and `rows` are checked where given."""
+        return self._multiplied(name, (k, rows))
+
+    def experts_info(self, name: str, k: int, rows: int, n_expert: int) -> TensorInfo:
+        """A 3-D tensor of one matrix per expert."""
+        return self._multiplied(name, (k, rows, n_expert))
+
+    def _multiplied(self, name: str, shape: tuple[int | None, ...]) -> TensorInfo:
         tensor = self.info(name)
-        if len(tensor.shape) != 2:
+        found = list(tensor.shape)
+        if len(found) != len(shape):
             raise ModelError(
-                f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected 2-D"
+                f"{self._file.path.name}: tensor {name} has shape {found}, expected {len(shape)}-D"
             )
-        if (k is not None and tensor.shape[0] != k) or (rows is not None and tensor.shape[1] != rows):
-            want = [k if k is not None else tensor.shape[0], rows if rows is not None else tensor.shape[1]]
-            raise ModelError(
-                f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {want}"
-            )
+        want = [known if n is None else n for n, known in zip(shape, found, strict=True)]
+        if found != want:
+            raise ModelError(f"{self._file.path.name}: tensor {name} has shape {found}, expected {want}")
         if tensor.type.name not in FORMATS:
             raise UnsupportedModel(f"{self._file.path.name}: tensor {name} has type {tensor.type.name}")
         if tensor.shape[0] % LANES:
@@ -100,6 +118,46 @@ class Weights:
             at += size
             self._report(tensor.n_bytes)
         return Panels(type_name, address, sum(padded(t.shape[1]) for t in tensors), k)
+
+    def expert_panels(self, names: Sequence[str]) -> ExpertPanels:
+        """Pack 3-D tensors of one type, k and number of experts; an expert's matrices are stacked."""
+        tensors = [self.info(name) for name in names]
+        type_name, (k, _, n_expert) = tensors[0].type.name, tensors[0].shape
+        sizes = [packed_bytes(type_name, t.shape[1], k) for t in tensors]
+        address = self._arena.take(n_expert * sum(sizes))
+        sources = [self._file.tensor_bytes(name) for name in names]
+
+        def pack_expert(expert: int) -> None:
+            at = address + expert * sum(sizes)
+            for tensor, raw, size in zip(tensors, sources, sizes, strict=True):
+                pack(type_name, raw.ctypes.data + expert * (raw.nbytes // n_expert), tensor.shape[1], k, at)
+                at += size
+
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="pack") as pool:
+            for _ in pool.map(pack_expert, range(n_expert)):
+                pass
+        self._report(sum(t.n_bytes for t in tensors))
+        return ExpertPanels(type_name, address, sum(padded(t.shape[1]) for t in tensors), k, sum(sizes))
+
+    def expert_vectors(self, names: Sequence[str], widths: Sequence[int], n_expert: int) -> int:
+        """Address of f32 [n_expert][width + ...], stacked as `expert_panels` does; missing ones are 0."""
+        out = self._arena.array((n_expert, sum(map(padded, widths))), np.float32)
+        at = 0
+        for name, width in zip(names, widths, strict=True):
+            if self.has(name):
+                out[:, at : at + width] = self._lines(name, width, n_expert)
+            at += padded(width)
+        address: int = out.ctypes.data
+        return address
+
+    def _lines(self, name: str, width: int, n: int) -> npt.NDArray[np.float32]:
+        tensor = self.info(name)
+        if tuple(tensor.shape) != (width, n):
+            raise ModelError(
+                f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {[width, n]}"
+            )
+        self._report(tensor.n_bytes)
+        return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name).reshape(n, -1), width)
 
     def vector(self, *names: str, widths: Sequence[int]) -> int:
         """Address of f32 vectors stacked as `panels` stacks matrices; fillings and missing ones are 0."""

@@ -1,0 +1,27 @@
+"""Qwen 2 MoE: experts whose weights are not renormalised, and a shared one behind a gate of its own."""
+
+from runtime.models import blocks, rope
+from runtime.models.hyper import Decoder, Layer
+from runtime.models.moe import Experts, mixture
+from runtime.plan.builder import Plan
+from runtime.plan.values import Rows
+
+
+def mlp(p: Plan, d: Decoder, e: Experts, layer: Layer, x: Rows) -> None:
+    h = p.keep(p.rms_norm(x, f"{layer.prefix}ffn_norm", d.eps))
+    y = blocks.feed_forward(p, layer, h, n_ff=e.n_ff_shared, suffix="_shexp")
+    p.add_gated(y, x, h, f"{layer.prefix}ffn_gate_inp_shexp")
+    mixture(p, e, layer, h, x)
+
+
+def build(p: Plan) -> None:
+    """Write the forward pass into `p`."""
+    d = Decoder.read(p.file)
+    experts = Experts.read(p.file, d, normalise=False)
+    rotation = rope.rotation(p, d.heads.d_k, neox=True)
+    cache = p.cache_group("full")
+    x = blocks.embed(p, d)
+    for layer in d.layers:
+        blocks.attention(p, d, layer, x, cache, rotation)
+        mlp(p, d, experts, layer, x)
+    blocks.head(p, d, x)
