@@ -87,6 +87,7 @@ class Answer:
         self._ended = True
         text = self._stops.flush()
         self._n_released += len(text)
+        self.has_new_line = self.has_new_line or "\n" in text
         return text, self._release(StopReason.LIMIT)
 
     def _scan(self, text: str) -> tuple[str, str]:

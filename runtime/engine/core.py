@@ -43,7 +43,8 @@ from runtime.engine.restore import Restored, Restorer, Wanted
 from runtime.engine.resume import CacheReason
 from runtime.engine.schedule import SlotView, choose_slot
 from runtime.engine.slot import Phase, Slot, Task
-from runtime.errors import ContextExceeded, InvalidRequest, PoolExhausted, QueueFull
+from runtime.engine.validation import check_prefix, check_request, no_such_slot
+from runtime.errors import InvalidRequest, PoolExhausted, QueueFull
 from runtime.memory.layout import MemoryLayout
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import PrefixIndex, common_prefix
@@ -114,7 +115,7 @@ class Core:
                 if 0 <= message.id_slot < len(self.slots):
                     self._deferred.append(message)
                 else:
-                    self._refuse(message, self._no_such_slot(message.id_slot))
+                    self._refuse(message, no_such_slot(message.id_slot, len(self.slots)))
 
     def expire(self) -> None:
         """Go on without the store where it took too long."""
@@ -223,7 +224,7 @@ class Core:
                 self._stop(slot)
 
     def _enqueue(self, request: GenerateRequest) -> None:
-        error = self._check(request)
+        error = check_request(request, len(self.slots), self.config.n_ctx, self._n_vocab)
         if error is not None:
             self.emit(Failed(request.request_id, error))
         elif not len(request.prompt):
@@ -232,19 +233,6 @@ class Core:
             self.emit(Failed(request.request_id, QueueFull(len(self._waiting))))
         else:
             self._waiting.append((next(self._arrivals), request))
-
-    def _check(self, request: GenerateRequest) -> Exception | None:
-        prompt = request.prompt
-        if request.id_slot >= len(self.slots):
-            return self._no_such_slot(request.id_slot)
-        if len(prompt) >= self.config.n_ctx:
-            return ContextExceeded(len(prompt), self.config.n_ctx)
-        if len(prompt) and (prompt.min() < 0 or prompt.max() >= self._n_vocab):
-            return InvalidRequest(f"the prompt has a token id outside of 0..{self._n_vocab - 1}")
-        return None
-
-    def _no_such_slot(self, id_slot: int) -> InvalidRequest:
-        return InvalidRequest(f"there is no slot {id_slot}, slots are numbered 0..{len(self.slots) - 1}")
 
     def _choose(self, request: GenerateRequest) -> int | None:
         views = [
@@ -261,7 +249,11 @@ class Core:
         return common_prefix(slot.sequence.tokens, request.prompt) / len(request.prompt)
 
     def _assign(self, slot: Slot, arrival: int, request: GenerateRequest) -> None:
-        answer = Answer(request, self._decoder(), self._eog_ids, self.config.n_ctx)
+        try:
+            answer = Answer(request, self._decoder(), self._eog_ids, self.config.n_ctx)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            self.emit(Failed(request.request_id, InvalidRequest(f"the request cannot be sampled: {error}")))
+            return
         slot.task = Task(request, arrival, answer, self.clock())
         slot.phase = Phase.RESTORING
         slot.last_used = next(self._uses)
@@ -338,8 +330,9 @@ class Core:
             case EraseSlot(ticket):
                 self.emit(SlotErased(ticket, self._erase(slot)))
             case InstallPrefix(_, _, root, tokens):
-                if len(tokens) > self.config.n_ctx:
-                    self._refuse(command, ContextExceeded(len(tokens), self.config.n_ctx))
+                error = check_prefix(tokens, self.config.n_ctx, self._n_vocab)
+                if error is not None:
+                    self._refuse(command, error)
                     return
                 slot.install = command
                 slot.phase = Phase.RESTORING

@@ -89,8 +89,9 @@ class Engine:
 
     def _send(self, message: Message) -> None:
         with self._signal:
-            self._inbox.append(message)
-            self._signal.notify()
+            if not self._closing:
+                self._inbox.append(message)
+                self._signal.notify()
 
     def _wake(self) -> None:
         with self._signal:

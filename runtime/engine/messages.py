@@ -59,6 +59,8 @@ class GenerateRequest:
 
     `root` separates prefixes that must never be mixed (model identity, adapters, salt): opaque bytes.
     `turn_starts` are the positions at which a message of the conversation begins.
+    With `store` False nothing is offered to the store, and the rows serve only what its slot is asked next:
+    the conversation goes on from RAM, other slots do not find it.
     """
 
     request_id: int
@@ -112,7 +114,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """The request has a slot and knows what it reuses; its first prefill step is next."""
+    """The request has a slot and knows what it reuses; its first prefill step is next.
+
+    Comes again when the request, before its first output, had to give its memory to an older one.
+    """
 
     id_slot: int
     n_prompt: int

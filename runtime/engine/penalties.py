@@ -49,5 +49,7 @@ class Penalties:
         ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float64, len(self._counts))
         values = logits[ids].astype(np.float64)
-        values = np.where(values <= 0, values * self._repeat, values / self._repeat)
-        logits[ids] = values - counts * self._frequency - self._presence
+        # Absurd parameters make infinities, which sampling refuses; they are no reason for a warning.
+        with np.errstate(all="ignore"):
+            values = np.where(values <= 0, values * self._repeat, values / self._repeat)
+            logits[ids] = values - counts * self._frequency - self._presence

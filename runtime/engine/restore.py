@@ -49,7 +49,7 @@ class Restorer:
     """Never waits and never fails: what the store cannot give in time is evaluated again.
 
     A ticket that was given up keeps its destination blocks until the port answers, because the port may still
-    write to them. As long as one is overdue the port is not asked again.
+    write to them. As long as one is past its deadline the port is not asked again.
     """
 
     def __init__(
@@ -67,8 +67,7 @@ class Restorer:
         self._clock = clock
         self._tickets = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
-        self._orphans: dict[int, list[int]] = {}
-        self._overdue: set[int] = set()
+        self._orphans: dict[int, _Pending] = {}
 
     def begin(self, slot: Slot, wanted: Wanted) -> Restored | None:
         """Take what RAM has; None means that the store was asked and `answered` or `expired` will tell."""
@@ -81,7 +80,7 @@ class Restorer:
                 slot.sequence = sequence
         if self._port is None or ram.n >= wanted.limit:
             return Restored(ram.n, ram.source, ram.explain())
-        if self._overdue:
+        if any(orphan.deadline <= self._clock() for orphan in self._orphans.values()):
             return _too_slow(ram)
         ticket = next(self._tickets)
         self._pending[ticket] = _Pending(slot, wanted, sequence, ram, self._clock() + self._seconds)
@@ -109,7 +108,6 @@ class Restorer:
         """Give up the restores whose deadline has passed."""
         now = self._clock()
         late = [ticket for ticket, pending in self._pending.items() if pending.deadline <= now]
-        self._overdue.update(late)
         return [self._give_up(ticket) for ticket in late]
 
     def abandon(self, slot: Slot) -> None:
@@ -182,25 +180,24 @@ class Restorer:
         if pending.slot.sequence is not pending.sequence:
             pending.slot.sequence.clear()
             pending.slot.sequence = pending.sequence
-        reason = CacheReason.IDENTICAL if n == len(wanted.tokens) - 1 else CacheReason.STORE_SHORT
+        whole = n == wanted.limit < len(wanted.tokens)
+        reason = CacheReason.IDENTICAL if whole else CacheReason.STORE_SHORT
         text = reason.explain(n)
         if message.reason and n < wanted.limit:
             text = f"{text}; store: {message.reason}"
         return Restored(n, CacheSource.STORE, text)
 
     def _give_up(self, ticket: int) -> tuple[Slot, Restored]:
-        pending = self._pending.pop(ticket)
-        self._orphans[ticket] = pending.destinations
+        pending = self._orphans[ticket] = self._pending.pop(ticket)
         return pending.slot, _too_slow(pending.ram)
 
     def _settle(self, message: LookupDone | LoadDone) -> None:
         """The answer of a ticket nobody waits for: now its destinations are nobody's."""
-        destinations = self._orphans.get(message.ticket)
-        if destinations is None or (destinations and isinstance(message, LookupDone)):
+        orphan = self._orphans.get(message.ticket)
+        if orphan is None or (orphan.n_asked and isinstance(message, LookupDone)):
             return
         del self._orphans[message.ticket]
-        self._overdue.discard(message.ticket)
-        self._drop(destinations)
+        self._drop(orphan.destinations)
 
     def _drop(self, blocks: list[int]) -> None:
         for block in blocks:

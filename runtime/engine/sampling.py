@@ -18,6 +18,7 @@ from runtime.errors import StepFailed
 
 # A nucleus is nearly always within this many candidates; if not, the whole vocabulary is sorted.
 _NUCLEUS = 1024
+_LAST_ID = np.iinfo(np.int32).max
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -105,12 +106,12 @@ class _Bias:
 
 
 def _bias(params: SamplingParams, eog_ids: frozenset[int]) -> _Bias:
-    pairs = [(token, value) for token, value in params.logit_bias if token >= 0]
+    pairs = [(token, value) for token, value in params.logit_bias if 0 <= token <= _LAST_ID]
     if params.ignore_eos:
         pairs += [(token, -np.inf) for token in sorted(eog_ids)]
-    return _Bias(
-        np.array([token for token, _ in pairs], np.int32), np.array([value for _, value in pairs], np.float32)
-    )
+    with np.errstate(over="ignore"):
+        values = np.array([value for _, value in pairs], np.float64).astype(np.float32)
+    return _Bias(np.array([token for token, _ in pairs], np.int32), values)
 
 
 class _Raw:

@@ -31,6 +31,20 @@ class Task:
     served: int = 0
     timings: Timings = field(default_factory=Timings)
 
+    def timings_at(self, now: float) -> Timings:
+        """The timings so far, as a copy."""
+        t = self.timings
+        predicted_ms = 0.0 if self.answering is None else (now - self.answering) * 1e3
+        return Timings(
+            t.cache_n,
+            t.cache_source,
+            t.cache_reason,
+            t.prompt_n,
+            t.prompt_ms,
+            self.answer.n_decoded,
+            predicted_ms,
+        )
+
 
 class Slot:
     """The sequence outlives the request: it is what the next one continues."""

@@ -134,7 +134,8 @@ class Stepper:
             return
         core.counters.predicted_tokens += 1
         if piece.text or piece.outputs:
-            core.emit(Output(task.request.request_id, piece.text, piece.outputs))
+            timings = task.timings_at(core.clock())
+            core.emit(Output(task.request.request_id, piece.text, piece.outputs, timings))
         if piece.reason is StopReason.NONE:
             slot.next_token[0] = piece.token
         else:

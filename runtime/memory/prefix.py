@@ -80,7 +80,6 @@ class PrefixIndex:
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
-        self.n_evicted = 0
         self._roots: dict[bytes, Node] = {}
         # From the longest unused; a node is renewed after its children, so the oldest are leaves.
         self._by_age: OrderedDict[Node, None] = OrderedDict()
@@ -153,12 +152,11 @@ class PrefixIndex:
         for node in self._by_age:
             if not node.children and self.pool.evictable(node.block):
                 home = node.parent
+                assert home is not None
+                if len(home.evicted) >= _REMEMBERED_EVICTIONS:
+                    home.evicted.clear()
+                home.evicted.add(hash(node.key))
                 self._remove(node)
-                self.n_evicted += 1
-                if home is not None:
-                    if len(home.evicted) >= _REMEMBERED_EVICTIONS:
-                        home.evicted.clear()
-                    home.evicted.add(hash(node.key))
                 return True
         return False
 

@@ -114,9 +114,8 @@ class BlockSequence:
 
     def fork(self) -> "BlockSequence":
         twin = BlockSequence(self._index, self.root, self.capacity, self.private)
-        twin.graft(
-            self.tokens, 0, [self._share(block) for block in self._blocks[: -(-self._n_tokens // BLOCK)]]
-        )
+        shared = self._blocks[: -(-self._n_tokens // BLOCK)]
+        twin._become(self.tokens, 0, [self._share(block) for block in shared])
         twin._nodes = self._nodes.copy()
         return twin
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from runtime.engine import Failed, Finished, Output, Progress, SamplingParams, Started, StopReason
+from runtime.engine import (
+    Failed,
+    Finished,
+    GenerateRequest,
+    Output,
+    Progress,
+    SamplingParams,
+    Started,
+    StopReason,
+)
 from runtime.engine.commands import Cancel
 from runtime.errors import ContextExceeded, InvalidRequest, QueueFull, StepFailed
 from tests.runtime.engine.fakes import EOG, N_VOCAB, FakeTokenizer
@@ -92,6 +101,49 @@ def test_a_token_beyond_the_vocabulary_is_refused(token: int) -> None:
 
 def test_a_slot_that_does_not_exist_is_refused() -> None:
     assert str(Bench(n_slots=2).ask([1], 5, id_slot=2).error) == "there is no slot 2, slots are numbered 0..1"
+
+
+@pytest.mark.parametrize("stop", [("x",) * 257, ("x" * 65_537,), ("x" * 300,) * 250])
+def test_stop_strings_without_measure_are_refused(stop: tuple[str, ...]) -> None:
+    assert str(Bench().ask([1], 5, stop=stop).error).startswith("at most 256 stop strings")
+
+
+@pytest.mark.parametrize(
+    "prompt", [np.zeros(4, np.int64), np.zeros((2, 2), np.int32), np.zeros(8, np.int32)[::2]]
+)
+def test_a_prompt_that_is_no_row_of_int32_is_refused(prompt: np.ndarray) -> None:
+    bench = Bench()
+    bench.post(GenerateRequest(1, prompt))
+    assert "contiguous int32" in str(bench.result(1).error)
+
+
+def test_absurd_sampling_fields_trouble_nobody_else() -> None:
+    bench = Bench(n_slots=2)
+    good = bench.submit(tokens(30), 20)
+    bench.turn()
+    absurd = [
+        SamplingParams(logit_bias=((2**80, 1.0), (-(2**80), 1.0), (3, 1e300))),
+        SamplingParams(logit_bias=((3, float("nan")),)),
+        SamplingParams(seed=2**90, temperature=float("nan")),
+        SamplingParams(seed=1, repeat_penalty=0.0, top_k=2**70, min_keep=-5),
+        SamplingParams(seed=1, repeat_last_n=2**70, presence_penalty=float("inf")),
+        SamplingParams(seed=1, temperature=float("inf"), top_p=float("nan"), min_p=float("nan")),
+    ]
+    ids = [bench.submit(tokens(20, seed=i), 4, sampling=p) for i, p in enumerate(absurd)]
+    bench.run()
+    assert bench.result(good).ids == expected(tokens(30), 20)
+    for request_id in ids:
+        result = bench.result(request_id)
+        assert result.finished is not None or isinstance(result.error, StepFailed | InvalidRequest)
+
+
+def test_each_output_carries_the_timings_so_far() -> None:
+    bench = Bench()
+    bench.runner.before_step = lambda runs: setattr(bench, "now", bench.now + 0.5)
+    result = bench.ask(tokens(30), 3)
+    seen = [(o.timings.prompt_n, o.timings.prompt_ms, o.timings.predicted_n, o.timings.predicted_ms)
+            for o in result.outputs]  # fmt: skip
+    assert seen == [(30, 500.0, 1, 0.0), (30, 500.0, 2, 500.0), (30, 500.0, 3, 1000.0)]
 
 
 def test_a_full_queue_refuses_and_the_waiting_are_served_in_order() -> None:

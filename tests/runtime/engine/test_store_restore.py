@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from runtime.engine import CacheSource, LoadDone, LookupDone, StopReason
+from runtime.engine.commands import Cancel
 from runtime.memory.layout import BLOCK
 from tests.runtime.engine.harness import Bench, Result, expected, join, tokens
 from tests.runtime.engine.ports import DictStore
@@ -174,7 +175,7 @@ def test_a_request_cancelled_while_it_is_restored_frees_its_slot_at_once() -> No
     bench.run()
     store.lookups, lookups = [], store.lookups
     bench.post(LookupDone(lookups[0][0], 899, ""))
-    bench.core._cancel(request_id)
+    bench.post(Cancel(request_id))
     bench.run()
     assert bench.result(request_id).finished.reason is StopReason.CANCELLED
     other = bench.submit(tokens(100, seed=2), 3)
@@ -182,6 +183,18 @@ def test_a_request_cancelled_while_it_is_restored_frees_its_slot_at_once() -> No
     settle(bench, store)
     assert bench.result(other).ids == expected(tokens(100, seed=2), 3)
     bench.check_references()
+
+
+def test_a_silent_store_is_noticed_even_when_every_client_leaves_early() -> None:
+    bench, store = with_store(filled(tokens(900)), n_blocks=24)
+    request_id = bench.submit(tokens(900), 5)
+    bench.run()
+    bench.post(Cancel(request_id))
+    bench.now = 10.0
+    other = bench.submit(tokens(900), 5)
+    bench.run()
+    assert bench.result(other).reason.endswith("the store did not answer in time")
+    assert len(store.lookups) == 1
 
 
 def test_answers_nobody_waits_for_are_ignored() -> None:
