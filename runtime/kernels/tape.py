@@ -52,15 +52,16 @@ class Op:
     def address(self) -> int:
         """Address of the native function."""
         if self._compiled is None:
-            signature = nb.void(I, I, I, I, I)
-            self._compiled = nb.cfunc(signature, cache=True, nogil=True, error_model="numpy")(self._fn)
+            self._compiled = _compile_op(self._fn, cache=True)
         return int(self._compiled.address)
 
-    @property
     def assembly(self) -> str:
-        """The emitted machine code, for tests that look for an instruction."""
-        _ = self.address
-        return str(self._compiled._library.get_asm_str())
+        """The machine code as text, compiled afresh: numba keeps none of it in its cache."""
+        return str(_compile_op(self._fn, cache=False)._library.get_asm_str())
+
+
+def _compile_op(fn: Callable[..., None], cache: bool) -> Any:
+    return nb.cfunc(nb.void(I, I, I, I, I), cache=cache, nogil=True, error_model="numpy")(fn)
 
 
 @intrinsic
