@@ -11,7 +11,7 @@ SHARED = Path(os.environ.get("EMBERD_SHARED", Path(__file__).resolve().parents[2
 def shared(relative: str) -> Path:
     """Path of a file or folder of the shared oracle data.
 
-    Where it does not exist the calling test is skipped, or fails when ``CI=true``: there its absence is an error.
+    Where it does not exist the calling test is skipped, or fails when ``CI=true``.
     """
     path = SHARED / relative
     if path.exists():

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.browser import launch
 from tests.webui.stub import StubDaemon
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def page(browser: Browser, daemon: StubDaemon) -> Iterator[Page]:
     """The page, open. In the end no request may have left the origin, and no script or policy failed."""
     context = browser.new_context()
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(30_000)
     complaints: list[str] = []
     foreign: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -22,6 +22,23 @@ def conversations(page: Page) -> Locator:
     return page.get_by_role("navigation", name="Conversations").get_by_role("listitem")
 
 
+def wait_until_kept(page: Page, count: int) -> None:
+    """Wait until the browser's database holds `count` conversations whose last message has its timings."""
+    page.wait_for_function(
+        """(count) => new Promise((resolve) => {
+            const opening = indexedDB.open("emberd");
+            opening.onsuccess = () => {
+                const reading = opening.result.transaction("messages").objectStore("messages").getAll();
+                reading.onsuccess = () => {
+                    opening.result.close();
+                    resolve(reading.result.filter((messages) => messages.at(-1).timings).length === count);
+                };
+            };
+        })""",
+        arg=count,
+    )
+
+
 def test_the_model_served_is_named(page: Page) -> None:
     expect(page.get_by_role("status")).to_have_text(MODEL)
 
@@ -88,7 +105,7 @@ def test_conversations_survive_a_reload(page: Page, daemon: StubDaemon) -> None:
     page.get_by_role("button", name="New conversation").click()
     ask(page, "second topic")
     expect(answers(page)).to_contain_text("ping")
-    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    wait_until_kept(page, 2)
     page.reload()
     expect(answers(page)).to_contain_text("ping")
     expect(conversations(page)).to_have_text([re.compile("second topic"), re.compile("first topic")])
@@ -115,6 +132,7 @@ def test_a_reload_in_the_middle_keeps_the_question(page: Page, daemon: StubDaemo
     daemon.answers = [answer("never ends", gate=threading.Event()), answer("ended")]
     ask(page, "a question")
     expect(answers(page)).to_contain_text("never")
+    expect(conversations(page)).to_have_count(1)
     page.reload()
     expect(page.get_by_role("article", name="You")).to_have_text("a question")
     page.get_by_role("button", name="Regenerate").click()

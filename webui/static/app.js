@@ -81,8 +81,7 @@ async function answer(conversation) {
     list.add(message);
     settle();
   }
-  await keep(conversation);
-  listConversations();
+  keep(conversation);
   const paint = onceAFrame(() => list.update(message));
   let kept = performance.now();
   try {
@@ -98,7 +97,7 @@ async function answer(conversation) {
       paint();
       if (performance.now() - kept > KEEP_EVERY_MS) {
         kept = performance.now();
-        await keep(conversation);
+        keep(conversation);
       }
     }
   } catch (error) {
@@ -110,13 +109,13 @@ async function answer(conversation) {
   }
   delete message.waiting;
   answering.delete(conversation.id);
-  await keep(conversation);
   if (conversation === shown) {
     list.update(message);
     settle();
   } else {
     live.delete(conversation.id);
   }
+  keep(conversation);
 }
 
 /** What the model is to read: without answers that never came, so the questions around them are one. */
@@ -146,6 +145,7 @@ async function remove(id) {
   else listConversations();
 }
 
+/** Nobody waits for this: a slow disk must hold up neither the question nor the answer. */
 async function keep(conversation) {
   if (gone.has(conversation)) return;
   conversation.updated = Date.now();
@@ -154,6 +154,7 @@ async function keep(conversation) {
   } catch (error) {
     warnOfStorage(`The browser did not keep this conversation: ${error.message}`);
   }
+  listConversations();
 }
 
 function warnOfStorage(text) {
