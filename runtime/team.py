@@ -20,6 +20,7 @@ import weakref
 
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -43,6 +44,7 @@ _CONTROL_BYTES = 64 * 8
 
 _POLLS = 4000  # about 2 us before the core is given away
 _YIELDS = 50  # before sleeping
+_NO_EPOCH = -1  # differs from every run's
 
 
 @nb.njit(**inline)
@@ -149,7 +151,7 @@ class Team:
         self._ctl = self._memory.ctypes.data + (-self._memory.ctypes.data % 64)
         self._epoch = 0
         self._closed = ""
-        self._threads = [
+        threads = [
             threading.Thread(
                 target=_work,
                 args=(program_address, self._ctl, i, n_threads),
@@ -158,8 +160,9 @@ class Team:
             )
             for i in range(1, n_threads)
         ]
-        for thread in self._threads:
+        for thread in threads:
             thread.start()
+        self._end = weakref.finalize(self, _end, self._memory, self._ctl, threads)
         _TEAMS.add(self)
 
     def run(self, job_address: int) -> bool:
@@ -177,14 +180,9 @@ class Team:
         _set(self._ctl + CANCEL, 1)
 
     def close(self) -> None:
-        """End and join the workers. Safe to repeat."""
-        if self._closed:
-            return
-        self._closed = "closed"
-        self._epoch += 1
-        _stop(self._ctl, self._epoch)
-        for thread in self._threads:
-            thread.join()
+        """End and join the workers. Safe to repeat; also done when a team is dropped, and at exit."""
+        self._closed = self._closed or "closed"
+        self._end()
 
     def __enter__(self) -> "Team":
         return self
@@ -196,9 +194,17 @@ class Team:
 _TEAMS: "weakref.WeakSet[Team]" = weakref.WeakSet()
 
 
+def _end(memory: npt.NDArray[np.uint8], ctl: int, threads: list[threading.Thread]) -> None:
+    """Stop the workers of a team. `memory` is held until they are gone: they poll it."""
+    _stop(ctl, _NO_EPOCH)
+    for thread in threads:
+        thread.join()
+
+
 def _forget_teams() -> None:
     for team in _TEAMS:
         team._closed = "left behind by a fork"
+        team._end.detach()
 
 
 if hasattr(os, "register_at_fork"):

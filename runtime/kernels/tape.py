@@ -49,6 +49,11 @@ class Op:
         return self._compiled is not None
 
     @property
+    def from_cache(self) -> bool:
+        """Whether it was found in the kernel cache, and not compiled by this process."""
+        return self._compiled is not None and self._compiled.cache_hits > 0
+
+    @property
     def address(self) -> int:
         """Address of the native function."""
         if self._compiled is None:
