@@ -59,24 +59,33 @@ def _divide(prefills: list[Demand], budget: int) -> list[Share]:
 
 
 class Pace:
-    """How many prefill rows fit into a time, from the steps measured so far."""
+    """How many prefill rows fit into a time, from the steps measured so far.
+
+    A step costs about a base, which is reading the weights, and something for each row. Steps of a few rows
+    show the base, large ones the rest; without the base, small prefill chunks would look dear and stay small.
+    """
 
     def __init__(self, budget_ms: float) -> None:
         self.budget_ms = budget_ms
+        self._base_ms = 0.0
         self._row_ms = 0.0
 
     def measured(self, n_rows: int, ms: float) -> None:
-        """A step of `n_rows` rows took `ms`. Small steps are dominated by reading weights and say nothing."""
+        """A step of `n_rows` rows took `ms`."""
         if n_rows < TILE:
-            return
-        row_ms = ms / n_rows
-        self._row_ms = row_ms if not self._row_ms else 0.75 * self._row_ms + 0.25 * row_ms
+            self._base_ms = _smooth(self._base_ms, ms)
+        else:
+            self._row_ms = _smooth(self._row_ms, max(ms - self._base_ms, 0.1 * ms) / n_rows)
 
     def rows(self) -> int:
         """Prefill rows for a step that others wait for: whole tiles, at least one."""
         if not self._row_ms:
             return TILE
-        return max(TILE, int(self.budget_ms / self._row_ms) // TILE * TILE)
+        return max(TILE, int((self.budget_ms - self._base_ms) / self._row_ms) // TILE * TILE)
+
+
+def _smooth(average: float, value: float) -> float:
+    return 0.75 * average + 0.25 * value if average else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,12 +76,25 @@ def test_pace_turns_a_rate_into_whole_tiles() -> None:
     pace = Pace(100.0)
     assert pace.rows() == 16
     pace.measured(1, 50.0)
-    assert pace.rows() == 16, "one row is no measure"
-    pace.measured(512, 512.0)
-    assert pace.rows() == 96
+    assert pace.rows() == 16, "one row does not tell what more would cost"
+    pace.measured(512, 512.0 + 50.0)
+    assert pace.rows() == 48
     for _ in range(50):
         pace.measured(512, 5120.0)
     assert pace.rows() == 16, "never less than a tile"
+
+
+@pytest.mark.parametrize(
+    ("base", "row", "want"), [(40.0, 1.0, 48), (5.0, 0.1, 944), (0.0, 1.0, 96), (300.0, 9.0, 16)]
+)
+def test_pace_grows_from_small_chunks_to_what_the_time_allows(base: float, row: float, want: int) -> None:
+    pace = Pace(100.0)
+    for _ in range(30):
+        pace.measured(2, base + 2 * row)
+        n = pace.rows() + 1
+        pace.measured(n, base + n * row)
+    assert pace.rows() == pytest.approx(want, abs=32)
+    assert base >= 100 or base + pace.rows() * row <= 105
 
 
 @pytest.mark.parametrize(

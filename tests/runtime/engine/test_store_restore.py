@@ -295,6 +295,41 @@ def test_a_pool_whose_blocks_never_return_fails_the_request_after_the_deadline()
     assert "memory pool" in str(bench.result(request_id).error)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_traffic_over_a_moody_store_always_answers_as_a_model_without_memory(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    store = DictStore()
+    trunk = [tokens(800, seed=i) for i in range(3)]
+    for _ in range(3):  # engine lifetimes
+        bench, store = with_store(store, n_slots=3, n_ctx=1000, n_blocks=16, n_ubatch=128)
+        asked = []
+        for round in range(25):
+            prompt = join(
+                trunk[rng.integers(3)][: rng.integers(1, 800)], tokens(int(rng.integers(30)), round)
+            )
+            n = int(rng.integers(1, 9))
+            asked.append((bench.submit(prompt, n, store=bool(rng.integers(5))), prompt, n))
+            for _ in range(rng.integers(0, 9)):
+                bench.turn()
+                store.cut_loads_to = [None, None, int(rng.integers(800))][rng.integers(3)]
+                match rng.integers(5):
+                    case 0 | 1:
+                        store.answer()
+                    case 2:
+                        store.write()
+                    case 3:
+                        bench.now += float(rng.choice([0.0, 1.0, 12.0]))
+            bench.check_references(lent=True)
+        store.write()
+        while any(bench.result(i).finished is None for i, _, _ in asked):
+            settle(bench, store)
+            store.write()
+        for request_id, prompt, n in asked:
+            assert bench.result(request_id).ids == expected(prompt, n)
+        assert bench.core.pool.n_leases == 0
+        bench.check_references()
+
+
 def test_a_branch_and_its_trunk_are_both_restored_after_a_restart() -> None:
     bench, store = with_store()
     trunk = tokens(1000)
