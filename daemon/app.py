@@ -4,7 +4,8 @@ import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
@@ -18,6 +19,7 @@ from daemon.routes import chat, completion, health, metrics, models, page, slots
 from daemon.service import Service
 
 MAX_BODY = 64 * 2**20
+_LATE_BODY_SECONDS = 2.0
 
 PUBLIC = frozenset({"/health", "/v1/health"})
 
@@ -91,7 +93,12 @@ def _add_errors(app: QuartTrio) -> None:
 
 
 class _Exchanges:
-    """Gives every request its `Exchange`, ends it, and takes --api-prefix off the path."""
+    """Gives every request its `Exchange`, ends it, and takes --api-prefix off the path.
+
+    Two things keep connections usable for the next request. An answer that does not depend on the body waits
+    for the body, because hypercorn closes a connection whose request is still arriving. And the last write is
+    shielded: it makes hypercorn report a disconnect, upon which quart cancels the very task that is writing.
+    """
 
     def __init__(self, app: QuartTrio, prefix: str) -> None:
         self._app = app
@@ -102,17 +109,28 @@ class _Exchanges:
             await self._app(scope, receive, send)
             return
         exchange = Exchange(scope["method"], scope["path"])
+        received = trio.Event()
+
+        async def noting_receive() -> ASGIReceiveEvent:
+            event = await receive()
+            if event["type"] != "http.request" or not event["more_body"]:
+                received.set()
+            return event
 
         async def noting_send(event: ASGISendEvent) -> None:
             if event["type"] == "http.response.start":
                 exchange.status = event["status"]
-            await send(event)
+                with trio.move_on_after(_LATE_BODY_SECONDS):
+                    await received.wait()
+            is_last = event["type"] == "http.response.body" and not event["more_body"]
+            with trio.CancelScope(shield=is_last):
+                await send(event)
 
         path = scope["path"]
         if self._prefix:
             path = path.removeprefix(self._prefix) if path.startswith(self._prefix + "/") else "/\0"
         inner: Any = {**scope, "path": path, SCOPE_KEY: exchange}
         try:
-            await self._app(inner, receive, noting_send)
+            await self._app(inner, noting_receive, noting_send)
         finally:
             exchange.end()

@@ -1,5 +1,6 @@
 """What holds for every route: loading, keys, origins, unknown paths, limits, disconnects, shutdown."""
 
+import http.client
 import json
 import os
 import socket
@@ -14,9 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from daemon.config import Config
+import daemon as daemon_package
+from daemon.cli import main
+from daemon.config import Config, build_config
 from daemon.errors import ApiError
 from daemon.loading import Prepared, Report
+from daemon.serve import StartFailed, run
 from runtime.engine import Failed, GenerateRequest
 from runtime.errors import ModelError, RuntimeFault
 from tests.daemon.harness import RunningDaemon, events, prepare_fake, until
@@ -41,6 +45,14 @@ def raw_request(body: dict[str, Any], path: str = "/completion") -> bytes:
 def connect(daemon: RunningDaemon) -> socket.socket:
     port = int(daemon.url.rsplit(":", 1)[1])
     return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def read_status(sock: socket.socket) -> int:
+    """Read one whole response and return its status."""
+    response = http.client.HTTPResponse(sock)
+    response.begin()
+    response.read()
+    return response.status
 
 
 def idle_slots(daemon: RunningDaemon) -> int:
@@ -105,7 +117,8 @@ def test_a_stop_while_loading_does_not_wait_for_the_model() -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [("GET", "/nope"), ("GET", "/completion"), ("PUT", "/health"), ("POST", "/health"), ("GET", "/slots/0"),
-     ("DELETE", "/v1/models"), ("GET", "/../../etc/passwd"), ("GET", "/%2e%2e/daemon/app.py"), ("GET", "/app.js/")],
+     ("DELETE", "/v1/models"), ("GET", "/../../etc/passwd"), ("GET", "/%2e%2e/daemon/app.py"),
+     ("GET", "/app.js/")],
 )  # fmt: skip
 def test_unknown_paths_and_wrong_methods_are_not_found(daemon: RunningDaemon, method: str, path: str) -> None:
     response = daemon.client.request(method, path)
@@ -316,6 +329,25 @@ def test_two_requests_may_be_sent_at_once_over_one_connection(daemon: RunningDae
             received += data
 
 
+def test_an_answer_before_the_body_leaves_the_connection_usable(daemon: RunningDaemon) -> None:
+    body = b'{"a": 1}'
+    with connect(daemon) as sock:
+        for _ in range(3):
+            sock.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+            time.sleep(0.05)
+            sock.sendall(body)
+            assert read_status(sock) == 404
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert read_status(sock) == 200
+
+
+def test_a_body_that_never_comes_does_not_hold_back_the_refusal(daemon: RunningDaemon) -> None:
+    with connect(daemon) as sock:
+        sock.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+        assert read_status(sock) == 404
+        assert sock.recv(4096) == b""
+
+
 def test_a_stop_lets_running_answers_finish() -> None:
     with RunningDaemon("--drain-timeout", "10") as daemon:
         daemon.engine.gate.clear()
@@ -379,27 +411,50 @@ def test_a_busy_port_is_told_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (["--no-such-flag"], "unknown flag --no-such-flag"),
-        ([], "no model"),
-        (["-m", "/no/such/model.gguf", "--port", "0", "--store", "off"], "/no/such/model.gguf"),
-        (["-m", "x", "--port", "0", "--path", "/no/such/dir"], "--path: /no/such/dir is not a directory"),
-        (["-m", "x", "--port", "0", "--api-key-file", "/no/such/file"], "/no/such/file"),
-        (["-m", "x", "--port", "0", "--log-file", "/no/such/dir/file"], "--log-file"),
-        (
-            ["-m", "x", "--port", "0", "--host", "no.such.host.invalid"],
-            "cannot listen on no.such.host.invalid",
-        ),
+        (["--path", "/no/such/dir"], "--path: /no/such/dir is not a directory"),
+        (["--api-key-file", "/no/such/file"], "/no/such/file"),
+        (["--log-file", "/no/such/dir/file"], "--log-file"),
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
+        (["--ssl-key-file", "/no/key", "--ssl-cert-file", "/no/cert"], "No such file"),
     ],
 )
-def test_a_start_that_cannot_be_is_told_in_one_line(argv: list[str], part: str) -> None:
-    done = command(*argv)
+def test_a_start_that_cannot_be_has_one_reason(argv: list[str], part: str) -> None:
+    config, _ = build_config(["-m", "x", "--port", "0", "--store", "off", "--log-disable", *argv], {})
+    with pytest.raises(StartFailed) as caught:
+        run(config, ())
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--zzz"], "emberd: unknown flag --zzz\n"),
+        (["serve"], "emberd: no model: give one with -m FILE (emberd fetch smollm2 gets a small one)\n"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 1
+    assert capsys.readouterr().err == message
+
+
+def test_a_missing_model_is_told_in_one_line() -> None:
+    done = command("-m", "/no/such/model.gguf", "--port", "0", "--store", "off", "--log-disable")
     assert done.returncode == 1
-    *_, last = done.stderr.splitlines()
-    assert last.startswith("emberd: ") and part in last
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("emberd: /no/such/model.gguf") and done.stderr.count("\n") == 1
 
 
-def test_help_and_version_need_no_model() -> None:
-    assert "--ctx-size" in command("--help").stdout
-    assert command("--version").stdout.startswith("emberd ")
-    assert "usage: emberd" in command("tokenize", "--help").stdout
+def test_help_and_version_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "--ctx-size" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("emberd ")
+
+
+def test_another_packages_daemon_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(daemon_package, "DISTRIBUTION", "python-daemon")
+    assert main(["--version"]) == 1
+    assert "give emberd its own environment" in capsys.readouterr().err
