@@ -3,7 +3,8 @@
 Index `i` names the int64 word at ``JOB_VARS + 8 * i`` of the job (see `runtime.kernels.tape`).
 """
 
-import struct
+import sys
+from ctypes import c_float
 
 ROWS = 0  # rows (tokens) of the step
 OUT_ROWS = 1  # rows that want logits
@@ -25,5 +26,8 @@ RUN_WORDS = RUN_BLOCKS + MAX_GROUPS
 
 
 def f32_bits(value: float) -> int:
-    """A float32 as the integer that carries it in a tape word; ops read it with `ld_f32`."""
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    """A float32 as the integer that carries it in a tape word; ops read it with `ld_f32`.
+
+    Numbers beyond a float32's range, which a damaged model file may have, become infinite.
+    """
+    return int.from_bytes(bytes(c_float(value)), sys.byteorder)

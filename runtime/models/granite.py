@@ -12,6 +12,8 @@ from runtime.models.hyper import Decoder
 from runtime.models.moe import Experts, moe
 from runtime.plan.builder import Plan
 
+SMALLEST_DIVISOR = 1e-30
+
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
@@ -31,8 +33,10 @@ class Multipliers:
             ("logit_scale", 1.0),
         )
         self = cls(*(f.get_float(f.arch_key(name), default=default) for name, default in names))
-        if self.logits == 0:
-            raise ModelError(f"{f.path.name}: {f.arch_key('logit_scale')} must not be 0")
+        if abs(self.logits) < SMALLEST_DIVISOR:
+            raise ModelError(
+                f"{f.path.name}: {f.arch_key('logit_scale')} is {self.logits}, too small to divide by"
+            )
         return self
 
 

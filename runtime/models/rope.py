@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
 from runtime.plan.builder import Plan
@@ -58,13 +60,15 @@ class Scaling:
             raise ModelError(
                 f"{f.path.name}: rope scaling by {factor} from a context of {original} makes no sense"
             )
-        magnitude = number("attn_factor", 1.0)
-        if kind == "yarn":
-            magnitude *= yarn_magnitude(factor, number("yarn_log_multiplier", 0.0))
-        return cls(
-            kind, 1.0 if kind == "none" else factor, original, number("yarn_beta_fast", 32.0),
-            number("yarn_beta_slow", 1.0), number("yarn_ext_factor", 1.0), magnitude,
-        )  # fmt: skip
+        fast, slow = number("yarn_beta_fast", 32.0), number("yarn_beta_slow", 1.0)
+        log_multiplier, magnitude = number("yarn_log_multiplier", 0.0), number("attn_factor", 1.0)
+        if fast <= 0 or slow <= 0 or log_multiplier < 0:
+            raise ModelError(f"{f.path.name}: yarn by {fast}, {slow} and {log_multiplier} makes no sense")
+        if kind == "none":
+            factor = 1.0
+        elif kind == "yarn":
+            magnitude *= yarn_magnitude(factor, log_multiplier)
+        return cls(kind, factor, original, fast, slow, number("yarn_ext_factor", 1.0), magnitude)
 
     def frequencies(self, n_rot: int, base: float, divisors: Sequence[float] = ()) -> list[float]:
         """Turns per position of each pair."""
@@ -114,8 +118,13 @@ def rotated(f: ModelFile, d_k: int, key: str = "rope.dimension_count") -> int:
 
 
 def divisors(p: Plan, n_rot: int, name: str = "rope_freqs") -> Sequence[float]:
-    """The file's own divisors of frequencies, if it has any."""
-    return p.weights.values(f"{name}.weight", n_rot // 2).tolist() if p.weights.has(f"{name}.weight") else ()
+    """The file's own divisors of frequencies, if it has any. Errors: ModelError for zeros and the like."""
+    if not p.weights.has(f"{name}.weight"):
+        return ()
+    values = p.weights.values(f"{name}.weight", n_rot // 2)
+    if not (np.isfinite(values) & (values != 0)).all():
+        raise ModelError(f"{p.file.path.name}: {name} divides rope frequencies by 0 or what is not a number")
+    return list(map(float, values))
 
 
 def rotation(p: Plan, d_k: int, *, neox: bool) -> Rope:

@@ -335,7 +335,8 @@ class Plan:
         return np.frombuffer(memoryview(floats), np.float32).reshape(shape)
 
     def finish(self) -> MemoryLayout:
-        """Fill in what is known only when every layer has been seen."""
+        """Fill in what only all layers together tell. Errors: UnsupportedModel for unused tensors."""
+        self.weights.check_used()
         for group in self.groups:
             for layer in group.layers:
                 layer[al.A_TILE] = group.tile_bytes

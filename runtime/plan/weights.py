@@ -68,6 +68,7 @@ class Weights:
         self._total = max(1, sum(t.n_bytes for t in file.tensors.values()))
         self._done = 0
         self._vectors: dict[tuple[str, ...], int] = {}
+        self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
         return name in self._file.tensors
@@ -77,7 +78,20 @@ class Weights:
         tensor = self._file.tensors.get(name)
         if tensor is None:
             raise ModelError(f"{self._file.path.name}: tensor {name} is missing")
+        self._used.add(name)
         return tensor
+
+    def check_used(self) -> None:
+        """A layer's tensors all mean something; layers that were not touched at all may stay so.
+
+        Errors: UnsupportedModel for a tensor that the plan of its layer left out: the results would be wrong.
+        """
+        layers = {name.split(".")[1] for name in self._used if name.startswith("blk.")}
+        for name in self._file.tensors:
+            if name.startswith("blk.") and name.split(".")[1] in layers and name not in self._used:
+                raise UnsupportedModel(
+                    f"{self._file.path.name}: tensor {name} is unknown in {self._file.architecture} models"
+                )
 
     def matrix_info(self, name: str, k: int | None = None, rows: int | None = None) -> TensorInfo:
         """A 2-D tensor of a type the matmul kernels know; `k` and `rows` are checked where given."""

@@ -9,10 +9,30 @@ import numpy.typing as npt
 
 from runtime.evaluate import LinearSequence
 from runtime.model import LoadedModel, ModelOptions, load_model
+from tests.shared_data import shared
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
+DENSE_ARCHS = (
+    *("llama", "llama-bias", "qwen2", "qwen3", "qwen3vl", "phi3", "mistral3", "glm4", "granite", "smollm3"),
+    *("olmo2", "olmo2-swa", "seed_oss", "exaone4", "exaone4-swa", "ernie4_5", "hunyuan-dense"),
+    *("gemma", "gemma2", "gemma3", "starcoder2", "gpt2", "gptneox", "gptneox-seq", "phi2", "stablelm"),
+    *("command-r", "cohere2", "nemotron"),
+)
+MOE_ARCHS = (
+    *("llama-moe", "qwen2moe", "qwen3moe", "granitemoe", "olmoe", "ernie4_5-moe", "hunyuan-moe", "dots1"),
+    *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4"),
+)
+ARCHS = DENSE_ARCHS + MOE_ARCHS
+"""Names of the tiny models; some stand for variants of one architecture."""
+
 Logits = npt.NDArray[np.float32]
+
+
+def arch(name: str, ending: str = "gguf") -> Path:
+    """A tiny model or, ending "npz", what the reference computed: of the project's data or the shared."""
+    path = DATA / "archs" / f"{name}.{ending}"
+    return path if path.exists() else shared(f"models/archs/{name}.{ending}")
 
 
 @contextmanager

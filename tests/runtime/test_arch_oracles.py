@@ -5,54 +5,100 @@ import json
 import numpy as np
 import pytest
 
-from runtime.model import load_model
-from tests.runtime.evaluation import DATA, all_logits, model
+from runtime.errors import ModelError, UnsupportedModel
+from runtime.gguf import open_model
+from runtime.model import ModelOptions, load_model
+from runtime.models import SUPPORTED
+from tests.runtime.evaluation import ARCHS, all_logits, arch, model
 
-ARCHS = ["llama", "llama-bias", "gemma3"]
-TOLERANCE = 1e-3  # ten to a hundred times the reference's own noise, far below any mistake in the forward pass
+TOLERANCE = 1e-3  # ten to a hundred times the noise of the reference, far below any mistake
 
 
 def oracle(name: str, array: str) -> np.ndarray:
-    """The array, or its exact-GELU form where there is one: the reference's GELU table has errors of its own."""
-    arrays = np.load(DATA / "archs" / f"{name}.npz")
+    """The array, or its exact-GELU form where there is one: the reference's GELU table has errors."""
+    arrays = np.load(arch(name, "npz"))
     exact = f"{array}_exactgelu"
     return arrays[exact] if exact in arrays else arrays[array]
 
 
 @pytest.mark.parametrize("name", ARCHS)
-def test_prompt_logits_equal_the_reference_with_f32_caches(name: str) -> None:
-    tokens = oracle(name, "prompt_ids").astype(np.int32)
-    with model(DATA / "archs" / f"{name}.gguf", n_ctx=256, cache_type="f32") as loaded:
-        logits = all_logits(loaded, tokens)
-    assert np.abs(logits - oracle(name, "prompt_logits")).max() < TOLERANCE
-
-
-@pytest.mark.parametrize("name", ARCHS)
-def test_greedy_continuation_equals_the_reference(name: str) -> None:
+def test_prompt_logits_and_greedy_continuation_equal_the_reference_with_f32_caches(name: str) -> None:
     prompt = oracle(name, "prompt_ids").astype(np.int32)
     expected = oracle(name, "gen_tokens").astype(np.int32)
-    with model(DATA / "archs" / f"{name}.gguf", n_ctx=256, cache_type="f32") as loaded:
+    with model(arch(name), n_ctx=256, cache_type="f32") as loaded:
         logits = all_logits(loaded, np.concatenate([prompt, expected]))
-    greedy = logits[len(prompt) - 1 : -1].argmax(axis=1)
-    assert greedy.tolist() == expected.tolist()
-    assert np.abs(logits[len(prompt) :] - oracle(name, "gen_logits")).max() < TOLERANCE
+    n = len(prompt)
+    assert np.abs(logits[:n] - oracle(name, "prompt_logits")).max() < TOLERANCE
+    assert np.abs(logits[n:] - oracle(name, "gen_logits")).max() < TOLERANCE
+    assert logits[n - 1 : -1].argmax(axis=1).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss"])
 def test_identity_names_what_decides_cached_bytes(name: str) -> None:
-    with model(DATA / "archs" / f"{name}.gguf", n_ctx=256) as f16, \
-         model(DATA / "archs" / f"{name}.gguf", n_ctx=128, n_threads=1) as same, \
-         model(DATA / "archs" / f"{name}.gguf", n_ctx=256, cache_type="f32") as f32:  # fmt: skip
+    with model(arch(name), n_ctx=256) as f16, \
+         model(arch(name), n_ctx=128, n_threads=1) as same, \
+         model(arch(name), n_ctx=256, cache_type="f32") as f32:  # fmt: skip
         assert f16.identity == same.identity
         assert f16.identity != f32.identity
         json.dumps(f16.identity)
 
 
-def test_an_unknown_architecture_is_refused_by_name() -> None:
-    from runtime.errors import UnsupportedModel
-    from runtime.model import ModelOptions
+def test_phi3_rotates_by_its_long_factors_beyond_the_original_context_and_says_so() -> None:
+    tokens = oracle("phi3", "prompt_ids").astype(np.int32)
+    with model(arch("phi3"), n_ctx=512) as short, model(arch("phi3"), n_ctx=513) as long:
+        assert short.identity != long.identity
+        assert np.abs(all_logits(short, tokens) - all_logits(long, tokens)).max() > 0.1
 
-    with pytest.raises(UnsupportedModel, match="'nosuch'"):
+
+def test_every_supported_architecture_is_held_to_an_oracle() -> None:
+    tested = {open_model(arch(name)).architecture for name in ARCHS}
+    assert SUPPORTED - tested == {"qwen3vlmoe"}  # shares every line with qwen3moe and qwen3vl
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("llama", "general.architecture=str:nosuch", "'nosuch'"),
+        ("llama", "llama.rope.dimension_count=int:8", "rope over 8 of 16 dims"),
+        (
+            "llama",
+            "llama.feed_forward_length=int:32",
+            r"ffn_gate.weight has shape \[64, 96\], expected \[64, 32\]",
+        ),
+        ("llama", "llama.attention.head_count_kv=int:3", "expected"),
+        ("llama", "llama.attention.head_count=int:0", "head_count"),
+        ("llama", "llama.block_count=int:4", "blk.3.* is missing"),
+        ("llama", "llama.rope.freq_base=float:0", "freq_base"),
+        ("mistral3", "mistral3.rope.scaling.type=str:dynamic", "'dynamic'"),
+        ("mistral3", "mistral3.rope.scaling.yarn_beta_fast=float:0", "yarn"),
+        ("mistral3", "mistral3.rope.scaling.factor=float:-2", "rope scaling"),
+        ("granite", "granite.logit_scale=float:0", "logit_scale"),
+        ("hunyuan-dense", "hunyuan-dense.rope.scaling.alpha=float:-1", "alpha"),
+        ("llama-moe", "llama.expert_used_count=int:5", "expert selection"),
+        ("llama-moe", "llama.expert_count=int:5", "expected"),
+        ("bailingmoe2", "bailingmoe2.expert_group_count=int:3", "expert selection"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_in_one_line(name: str, override: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as error:
+        load_model(arch(name), ModelOptions(n_ctx=256, overrides=[override])).close()
+    assert "\n" not in str(error.value)
+
+
+def test_a_context_beyond_learned_positions_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="256 positions"):
+        load_model(arch("gpt2"), ModelOptions(n_ctx=257))
+
+
+def test_a_tensor_that_the_architecture_does_not_know_is_refused() -> None:
+    """A Qwen 3 file that claims to be Qwen 2 would run without its head norms, and be wrong."""
+    kinds = {bool: "bool", int: "int", float: "float", str: "str"}
+    overrides = [
+        f"{key.replace('qwen3.', 'qwen2.')}={kinds[type(value)]}:{value}"
+        for key, value in open_model(arch("qwen3")).metadata.items()
+        if key.startswith("qwen3.")
+    ]
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_(q|k)_norm\.weight is unknown in qwen2 models"):
         load_model(
-            DATA / "archs" / "llama.gguf", ModelOptions(overrides=["general.architecture=str:nosuch"])
+            arch("qwen3"), ModelOptions(n_ctx=256, overrides=["general.architecture=str:qwen2", *overrides])
         )
