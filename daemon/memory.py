@@ -12,7 +12,8 @@ from store import StoreBusy, StoreError
 async def open_memory(config: Config, loaded: LoadedModel, client: EngineClient, name: str) -> Memory:
     """The store's bridge, or `NoMemory` with ``--store off`` and where no store can be had.
 
-    Raises StoreBusy when another daemon owns the store: going on without would lose what users believe is kept.
+    Raises StoreBusy when another daemon owns the store: going on without it would lose what users believe
+    is kept.
     """
     if config.store == "off":
         return NoMemory(client)

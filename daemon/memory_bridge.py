@@ -1,11 +1,11 @@
 """Where engine memory becomes store records and comes back: the one file that knows both.
 
-The engine's thread calls the `MemoryPort` half, which only posts: look-ups and loads run on the store's reader thread,
-offers are written by its writer from the engine's own blocks, lent until they are. The event loop calls
-the other half: named saves, health, closing.
+The engine's thread calls the `MemoryPort` half, which only posts: look-ups and loads run on the store's
+reader thread, offers are written by its writer from the engine's own blocks, lent until they are. The
+event loop calls the other half: named saves, health, closing.
 
-The store's root contains a digest of the weights. A model seen for the first time is digested beside the first
-requests; until that is done nothing is looked up, and the offers made meanwhile wait here.
+The store's root contains a digest of the weights. A model seen for the first time is digested beside the
+first requests; until that is done nothing is looked up, and the offers made meanwhile wait here.
 """
 
 import threading

@@ -37,7 +37,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to run. `identity` are the (name, value) pairs that decide the bytes of cached state."""
+    """A model ready to run. `identity` are the (name, value) pairs that decide the bytes of state."""
 
     file: ModelFile
     tokenizer: Tokenizer
@@ -56,8 +56,8 @@ def load_model(
 ) -> LoadedModel:
     """Open, check, pack and compile.
 
-    `progress(stage, share)` is called with stage "load" while weights are packed and "compile" while kernels are
-    compiled or loaded from the cache. Errors: ModelError.
+    `progress(stage, share)` is called with stage "load" while weights are packed and "compile" while kernels
+    are compiled or loaded from the cache. Errors: ModelError.
     """
     file = open_model(path, overrides=options.overrides)
     build = builder(file.architecture)
@@ -76,8 +76,14 @@ def load_model(
         weights,
         arena,
         PlanOptions(
-            n_ctx, options.n_ubatch, options.max_runs, options.max_outputs,
-            options.key_type, options.value_type, options.rotate_k, options.rotate_v,
+            n_ctx,
+            options.n_ubatch,
+            options.max_runs,
+            options.max_outputs,
+            options.key_type,
+            options.value_type,
+            options.rotate_k,
+            options.rotate_v,
         ),
     )
     build(plan)

@@ -91,7 +91,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(
-    model: LoadedModel, args: argparse.Namespace, p: int, n: int, d: int, seconds: list[float], speeds: list[float]
+    model: LoadedModel,
+    args: argparse.Namespace,
+    p: int,
+    n: int,
+    d: int,
+    seconds: list[float],
+    speeds: list[float],
 ) -> dict[str, object]:
     return {
         "model_filename": str(args.model),

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from runtime.errors import RuntimeFault
 from runtime.evaluate import LinearSequence
@@ -16,15 +17,19 @@ from runtime.model import ModelOptions, load_model
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", type=Path, required=True, help="GGUF file")
     parser.add_argument("--tokens", type=Path, required=True, help="JSON list of token ids; no BOS is added")
-    parser.add_argument("-o", "--output", type=Path, required=True, help=".npz with float32 `logits` [n_tokens, n_vocab]")
-    parser.add_argument("--chunks", default="", help="sizes of the steps, comma separated; repeated until the end")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help=".npz with float32 `logits` [n_tokens, n_vocab]"
+    )
+    parser.add_argument(
+        "--chunks", default="", help="sizes of the steps, comma separated; repeated until the end"
+    )
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("-ub", "--ubatch-size", type=int, default=512)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
 
 
-def read_tokens(path: Path) -> np.ndarray:  # type: ignore[type-arg]
+def read_tokens(path: Path) -> npt.NDArray[np.int32]:
     """int32 token ids of a JSON list. Errors: RuntimeFault naming the file."""
     try:
         ids = json.loads(path.read_text())

@@ -1,15 +1,16 @@
 """Flash attention over the paged key/value pool.
 
-Work is cut at absolute positions only, so a query's result depends on nothing but its own row and the keys it sees:
+Work is cut at absolute positions only, so a query's result depends on nothing but its own row and the keys
+it sees:
 
-partition   256 positions = one block. Each starts from an empty softmax state and yields (max, sum, weighted values);
-            partitions are combined in ascending order with one fixed formula.
+partition   256 positions = one block. Each starts from an empty softmax state and yields (max, sum, weighted
+            values); partitions are combined in ascending order with one fixed formula.
 key block   64 positions inside a partition; one online-softmax update each.
 
-Whether the partitions of a query are computed by one thread one after the other (prefill) or by several threads
-and combined after a barrier (decode over a long context) is a matter of scheduling: the arithmetic is the same.
-Keys outside a row's mask contribute an exact zero, so neither the tile a row shares with others nor a skipped
-partition leaves a trace.
+Whether the partitions of a query are computed by one thread one after the other (prefill) or by several
+threads and combined after a barrier (decode over a long context) is a matter of scheduling: the arithmetic is
+the same. Keys outside a row's mask contribute an exact zero, so neither the tile a row shares with others nor
+a skipped partition leaves a trace.
 
 Rows of a tile are (query, head in group) pairs of one kv head: row r of a run is query ``r // group``.
 Cache types of plain elements are loaded in place. Others are first decoded, 64 positions at a time, to f32 in
@@ -82,7 +83,10 @@ DECODED_TILES = 4  # tiles of rows that share one decoding of a key block
 EMPTY = -1e30  # "no key seen yet"; finite, so that differences stay numbers
 
 
-called = {"nogil": True, "error_model": "numpy"}  # large enough that a call costs nothing, and inlining compile time
+called = {
+    "nogil": True,
+    "error_model": "numpy",
+}  # large enough that a call costs nothing, and inlining compile time
 
 
 @nb.njit(**inline)
@@ -118,7 +122,7 @@ def last_key(a, position, run_end):
 
 @nb.njit(**called)
 def softmax_row(row, n_tiles, first, last, softcap, state, o, dv):
-    """Turn a row of scores into weights, rescaling what was accumulated before; keys outside [first, last] get 0."""
+    """Scores become weights, what was accumulated before is rescaled; keys outside [first, last] get 0."""
     top = splat_f32(nb.float32(EMPTY))
     for t in range(n_tiles):
         v = load_f32(row + VB * t)
@@ -192,7 +196,7 @@ def make_key_block(nq, size, load, decoded):
 
     @nb.njit(**called)
     def key_block(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s):
-        """`k0` is the block's first position, `n_keys` of it exist; row j is query ``start + (r0 + j) // group``."""
+        """`k0` is the first position, `n_keys` exist; row j is query ``start + (r0 + j) // group``."""
         dk, dv, softcap = arg(a, A_DK), arg(a, A_DV), ld_f32(a + 8 * A_SOFTCAP)
         n_tiles = (n_keys + TILE - 1) // TILE
         for t in range(0, n_tiles, 2):
@@ -200,7 +204,9 @@ def make_key_block(nq, size, load, decoded):
         for j in range(nq):
             position = start + (r0 + j) // group
             first, last = first_key(a, position) - k0, last_key(a, position, run_end) - k0
-            softmax_row(s + j * KEY_BLOCK * 4, n_tiles, first, last, softcap, state + 8 * j, o + 4 * j * dv, dv)
+            softmax_row(
+                s + j * KEY_BLOCK * 4, n_tiles, first, last, softcap, state + 8 * j, o + 4 * j * dv, dv
+            )
         add_values(o, values, v_step, n_keys, dv, s)
 
     return key_block
@@ -261,7 +267,7 @@ def tile_rows(group):
 
 
 def partial_bytes(max_runs: int, kv_heads: int, group: int, dv: int, max_parts: int) -> int:
-    """Bytes of the partial results of split runs: per run, kv head, partition and row a state and Dv floats."""
+    """Bytes of split runs' partial results: per run, kv head, partition and row a state and Dv floats."""
     return max_runs * kv_heads * max_parts * int(tile_rows(group)) * (8 + 4 * dv)
 
 
@@ -276,7 +282,7 @@ def is_split(n, parts):
 
 @nb.njit(**inline)
 def partial_at(a, run, kv_head, part):
-    """Address of the partial results of one (run, kv head, partition): states [rows], then values [rows][Dv]."""
+    """Address of the results of one (run, kv head, partition): states [rows], then values [rows][Dv]."""
     rows = _tile_rows(arg(a, A_HEADS) // arg(a, A_KV_HEADS))
     index = (run * arg(a, A_KV_HEADS) + kv_head) * arg(a, A_MAX_PARTS) + part
     return arg(a, A_PARTIALS) + index * rows * (8 + 4 * arg(a, A_DV))
@@ -330,11 +336,14 @@ def make_item(size, load, decoded):
                         call_op(arg(a, A_GET_VALUES), values + t * v_step, plain_v + t * VB * dv, dv, 0, 0)
                     keys, values, k_step, v_step = plain_k, plain_v, VB * dk, VB * dv
                 if is_narrow:
-                    narrow(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s)
+                    narrow(
+                        a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s
+                    )
                 else:
                     for t in range(n_tiles):
-                        wide(a, q + 4 * WIDE * dk * t, keys, k_step, values, v_step, k0, n_keys, start, run_end,
-                             r0 + WIDE * t, group, o + 4 * WIDE * dv * t, state + 8 * WIDE * t, s)  # fmt: skip
+                        at = WIDE * t
+                        wide(a, q + 4 * dk * at, keys, k_step, values, v_step, k0, n_keys, start, run_end,
+                             r0 + at, group, o + 4 * dv * at, state + 8 * at, s)  # fmt: skip
             if not split:
                 for j in range(n):
                     combine(total + 4 * dv * j, total_state + 8 * j, o + 4 * dv * j, state + 8 * j, dv)

@@ -1,4 +1,4 @@
-"""The descriptor of an attention layer: what the ops that store and attend need to know, as int64 words in memory.
+"""The descriptor of an attention layer: what the ops that store and attend need to know, as int64 words.
 
 Its address is those ops' only argument. Floats are carried as their 32 bits.
 """

@@ -185,7 +185,9 @@ def make_block(encode, code_bytes, has_min, five):
     def put_key(row, tile, lane, d):
         for i in range(d // B):
             at = tile + i * key_bytes
-            encode(row + 4 * B * i, at + lane, LANES, at + kd + 2 * lane, at + km + 2 * lane, at + kh + 4 * lane)
+            encode(
+                row + 4 * B * i, at + lane, LANES, at + kd + 2 * lane, at + km + 2 * lane, at + kh + 4 * lane
+            )
 
     @nb.njit(**inline)
     def put_value(row, at, d):

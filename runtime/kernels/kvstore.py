@@ -1,4 +1,4 @@
-"""The op between the q/k/v matmul and attention: rotate queries and keys, write keys and values to their tiles."""
+"""The op between the q/k/v matmul and attention: rotate queries and keys, write keys and values to tiles."""
 
 import numba as nb
 import numpy as np
@@ -39,8 +39,8 @@ from runtime.team import grab
 def hadamard(x, d):
     """Multiply f32 [d] by the orthonormal Walsh-Hadamard matrix of the largest power of two that divides d.
 
-    It spreads outliers over a whole head before quantisation; applied twice it is the identity, and applied to
-    queries and keys alike it leaves their products as they are.
+    It spreads outliers over a whole head before quantisation; applied twice it is the identity, and applied
+    to queries and keys alike it leaves their products as they are.
     """
     n = d & -d
     scale = splat_f32(nb.float32(1.0) / np.sqrt(nb.float32(n)))

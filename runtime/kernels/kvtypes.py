@@ -2,12 +2,12 @@
 
 A tile holds 16 positions of one kv head: the keys, then the values.
 
-keys     position in the lane: ``[Dk][16]`` elements, quantised ones per 32 dims as `kvblocks` says. So 16 keys are
-         scored with Dk broadcast-fma and no horizontal sum.
+keys     position in the lane: ``[Dk][16]`` elements, quantised ones per 32 dims as `kvblocks` says. So 16
+         keys are scored with Dk broadcast-fma and no horizontal sum.
 values   ``[16][Dv]``: a row per position.
 
-Either way a position costs what a GGUF row of that type costs. The four functions of a type are native and reached
-by address, so that key and value types combine freely; the same element types for both (`direct`) also have attention
+Either way a position costs what a GGUF row of that type costs. The four functions of a type are native and
+reached by address, so that key and value types combine freely; plain types used for both also have attention
 kernels of their own, which load them without a detour.
 
 put_key(row, keys, lane, d, _)      f32 [d] -> lane of a tile's keys

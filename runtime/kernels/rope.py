@@ -1,20 +1,20 @@
 """Rotary positions.
 
-The rotation of a step's rows is tabulated once per rope configuration and step: per row ``C[n]`` then ``S[n]`` f32
-(n = rotated dims), arranged so that either pairing is one formula, ``out = x * C + partner(x) * S``:
+The rotation of a step's rows is tabulated once per rope configuration and step: per row ``C[n]`` then
+``S[n]`` f32 (n = rotated dims), arranged so that either pairing is one
+formula, ``out = x * C + partner(x) * S``:
 
 NORM   pairs (2i, 2i + 1): C = c0 c0 c1 c1 ..., S = -s0 s0 -s1 s1 ...
 NEOX   pairs (i, i + n/2): C = c0 c1 ... c0 c1 ..., S = -s0 -s1 ... s0 s1 ...
 
-Angles are computed in float64 as ``position * frequency`` by our own sine and cosine, so that the table, like all
-else, has the same bits on every machine.
+Angles are computed in float64 as ``position * frequency`` by our own sine and cosine, so that the table, like
+all else, has the same bits on every machine.
 """
 
 import numba as nb
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from runtime.kernels.job import ROW_POSITION, ROW_RUN, ROWS, RUN_BLOCKS, RUN_TABLE, RUN_WORDS
 from runtime.kernels.job import ROW_POSITION, ROWS
 from runtime.kernels.simd import LANES, fma, fma1, inline, ld_f32, ld_f64, ld_i64, load_f32, st_f32, store
 from runtime.kernels.tape import JOB_VARS, Op, arg

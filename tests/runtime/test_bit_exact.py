@@ -15,7 +15,9 @@ from tests.runtime.evaluation import DATA, all_logits, model
 N_TOKENS = 700  # past two block borders, past gemma's window of 512
 CHUNKS = [1, 17, 256, 512]
 
-TINY = [pytest.param(lambda n=n: DATA / "archs" / f"{n}.gguf", id=n) for n in ("llama", "llama-bias", "gemma3")]
+TINY = [
+    pytest.param(lambda n=n: DATA / "archs" / f"{n}.gguf", id=n) for n in ("llama", "llama-bias", "gemma3")
+]
 REAL = [
     pytest.param(smollm2_path, id="smollm2", marks=pytest.mark.slow),
     pytest.param(gemma3_path, id="gemma3-270m", marks=pytest.mark.slow),

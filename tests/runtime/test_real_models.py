@@ -1,4 +1,4 @@
-"""Real models against llama.cpp: the same weights and prompts, teacher-forced on the reference's own tokens."""
+"""Real models against llama.cpp: the same weights and prompts, fed with the reference's own tokens."""
 
 import json
 from collections.abc import Callable

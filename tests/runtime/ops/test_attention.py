@@ -6,11 +6,11 @@ import pytest
 
 from runtime.kernels import attention as attn
 from runtime.kernels import attention_layer as al
+from runtime.kernels.job import f32_bits
 from runtime.kernels.kvstore import rotate_and_store, rotate_back
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.memory.layout import BLOCK, TILE
-from runtime.kernels.job import f32_bits
 from tests.runtime.ops.harness import Bench, bench
 
 
@@ -53,7 +53,8 @@ class Layer:
             al.A_LDO: 4 * heads * dv, al.A_TILE: self.tile_bytes, al.A_HEADS: heads, al.A_KV_HEADS: kv_heads,
             al.A_DK: dk, al.A_DV: dv, al.A_MASK: mask, al.A_WINDOW: window, al.A_SCALE: f32_bits(self.scale),
             al.A_SOFTCAP: f32_bits(softcap), al.A_SINKS: 0 if self.sinks is None else self.sinks.ctypes.data,
-            al.A_PARTIALS: b.arena.take(attn.partial_bytes(8, kv_heads, heads // kv_heads, dv, self.n_blocks)),
+            al.A_PARTIALS: b.arena.take(
+                attn.partial_bytes(8, kv_heads, heads // kv_heads, dv, self.n_blocks)),
             al.A_MAX_PARTS: self.n_blocks, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes, al.A_ROTATE: rotate,
             al.A_PUT_KEY: key_type.put_key.address, al.A_PUT_VALUE: value_type.put_value.address,
             al.A_GET_KEYS: key_type.get_keys.address, al.A_GET_VALUES: value_type.get_values.address,
@@ -211,7 +212,7 @@ def test_quantised_caches_hold_what_ggml_would_hold(keys: str, values: str) -> N
 
 
 def test_iq4_nl_caches_come_close() -> None:
-    """The reference library cannot write this type; its own rounding error bounds ours (about 1/25 of a block's top)."""
+    """The reference library cannot write this type; its rounding error, about 1/25 of a block, bounds it."""
     n = 200
     with bench() as b:
         exact, coarse = Layer(b, 4, 2, 64, 64, n, "f32"), Layer(b, 4, 2, 64, 64, n, "iq4_nl")
