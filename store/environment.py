@@ -94,6 +94,10 @@ class Environment:
             else:
                 self._open_tables()
             self._check_schema()
+        except lmdb.Error as error:
+            self._env.close()
+            kind = StoreUnusable if create else Damaged
+            raise kind(f"cannot read the store {self.directory}: {error}") from None
         except BaseException:
             self._env.close()
             raise
@@ -112,8 +116,8 @@ class Environment:
             twice = name in self.WITH_DUPLICATES
             try:
                 table = self._env.open_db(name.encode(), create=False, dupsort=twice, dupfixed=twice)
-            except lmdb.Error as error:
-                raise Damaged(f"the store {self.directory} has lost its table {name}: {error}") from None
+            except lmdb.NotFoundError:
+                raise Damaged(f"the store {self.directory} has lost its table {name}") from None
             setattr(self, name, table)
 
     def _check_schema(self) -> None:

@@ -56,7 +56,7 @@ class Finder:
     def find(self, root: bytes, elements: bytes) -> Match:
         """The longest prefix of `elements` below `root` whose bytes are there.
 
-        Whole blocks are found by the hash chain and compared; below the last of them the record with the most
+        Equal blocks are found by the hash chain and compared; below the last of them the record with the most
         common rows decides. Stops hashing at the first block that is not stored.
         """
         refs: list[BlockRef] = []
@@ -64,7 +64,7 @@ class Finder:
         for index, part in enumerate(chain.split(elements)):
             block = chain.block_id(parent, part)
             record = self._usable(block)
-            if record is None or record.elements != part or record.is_leaf:
+            if record is None or record.elements != part:
                 return self._end(refs, self._partial(parent, index, part), elements)
             refs.append(BlockRef(block, index, record.n_rows, record.groups))
             parent = block
@@ -92,7 +92,7 @@ class Finder:
 
     def _end(self, refs: list[BlockRef], last: BlockRef | None, elements: bytes) -> Match:
         blocks = (*refs, last) if last else tuple(refs)
-        n_tokens = len(refs) * chain.BLOCK + (last.n_rows if last else 0)
+        n_tokens = sum(ref.n_rows for ref in blocks)
         if n_tokens * chain.ELEMENT_BYTES == len(elements):
             reason = "all of it is stored"
         elif self.damaged:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
+
 from store import datafile
 from store.environment import Environment
 from store.errors import Damaged, StoreUnusable
@@ -93,7 +95,12 @@ def open_owned(
     environment.clear_stale_readers()
     if verdict != _INCONSISTENT:
         return environment, 0
-    lost = environment.write(lambda txn: rebuild(environment, txn))
+    try:
+        lost = environment.write(lambda txn: rebuild(environment, txn))
+    except (Damaged, lmdb.Error) as error:
+        environment.close(1.0)
+        set_aside(directory, f"{said}; rebuilding failed: {error}")
+        return attach(True), 1
     log.error("the store %s was not consistent (%s): rebuilt, %d blocks lost", directory, said, lost)
     return environment, 1
 

@@ -133,7 +133,10 @@ class BlockRecord(Record):
         return replace(bare, segments=tuple(SegmentRecord(*s) for s in cast(Any, bare.segments)))
 
     def stored_bytes(self) -> int:
-        """What the record costs in the file: pages for its parts; its elements lie in `idx` and `kid`."""
+        """What the record costs in the file: pages for its parts; its elements lie in `idx` and `kid`.
+
+        What is kept as `Usage.n_bytes` must stay equal to this: a change here is a change of the schema.
+        """
         total = 2 * len(self.elements) + _SIDE_BYTES
         for segment in self.segments:
             n_whole = segment.n_parts - 1

@@ -32,7 +32,14 @@ IDLE_S = 5.0
 TOUCH_S = 30.0
 SLOW_S = 10.0
 _MAX_TOUCHES = 100_000
-CORRUPT = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.IncompatibleError)
+# A transaction is bad after an error in it; when that is the first one seen, LMDB met a page it cannot use.
+CORRUPT = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    lmdb.IncompatibleError,
+    lmdb.BadTxnError,
+)
 T = TypeVar("T")
 log = logging.getLogger("store")
 
