@@ -35,10 +35,13 @@ def parse_override(text: str) -> tuple[str, Scalar]:
 def apply_overrides(metadata: dict[str, MetadataValue], overrides: Sequence[str]) -> None:
     """Replace or add keys; a value of another kind than the file's would only fail later and is refused.
 
-    Each element of `overrides` may hold several, separated by commas.
+    Each element of `overrides` may hold several, separated by commas. A key that begins with a dot is one of
+    the file's architecture: ``.rope.freq_base`` for whatever model it is.
     """
     for text in (one for several in overrides for one in _NEXT.split(several)):
         key, value = parse_override(text)
+        if key.startswith("."):
+            key = f"{metadata.get('general.architecture', '')}{key}"
         old = metadata.get(key)
         if isinstance(old, (bool, str, int, float)) and type(old) is not type(value):
             raise ModelError(f"override {text!r}: the file's {key} is of type {type(old).__name__}")

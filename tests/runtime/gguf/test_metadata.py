@@ -85,6 +85,11 @@ def test_overrides_replace_and_add(tmp_path: Path) -> None:
     assert model.get_ints("llama.attention.head_count_kv", 2) == (8, 8)
 
 
+def test_an_override_can_name_the_architecture_with_a_dot(tmp_path: Path) -> None:
+    model = open_model(tiny_model().write(tmp_path / "m.gguf"), overrides=[".rope.freq_base=float:5"])
+    assert model.get_float("llama.rope.freq_base") == 5.0
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "a", "a=int", "=int:1", "a=int:x", "a=float:y", "a=bool:1", "a=list:1", "a=int:", "a=int:1.5"],
