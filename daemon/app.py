@@ -18,7 +18,7 @@ from daemon.replies import error_reply
 from daemon.routes import chat, completion, health, metrics, models, page, slots, text
 from daemon.service import Service
 
-MAX_BODY = 64 * 2**20
+MAX_BODY = 16 * 2**20
 _LATE_BODY_SECONDS = 2.0
 
 PUBLIC = frozenset({"/health", "/v1/health"})

@@ -39,9 +39,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ram_budget: int
     slot_prompt_similarity: float
     cache_prompt: bool
-    ctx_checkpoints: int
-    ctx_checkpoints_interval: int
-    ctx_checkpoints_tolerance: int
 
     store: str
     store_path: str
@@ -154,7 +151,7 @@ def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Confi
         values["n_parallel"] = DEFAULT_SLOTS
     if values["ram_budget"] == 0:
         values["ram_budget"] = int(available_memory() * RAM_SHARE)
-    values["api_prefix"] = values["api_prefix"].rstrip("/")
+    values["api_prefix"] = "/".join(["", *values["api_prefix"].split("/")]).replace("//", "/").rstrip("/")
     values["store_path"] = values["store_path"] or default_store_path(environ)
     values["api_keys"] = tuple(key for given in values["api_keys"] for key in given.split(",") if key)
     config = msgspec.convert(values, Config)

@@ -121,10 +121,8 @@ class EngineClient:
         """Submit `requests` together. Raises ApiError 503 when the queue is full or the daemon stops."""
         if self._closed is not None:
             raise self._closed
-        if self._generations and len(self._generations) + len(requests) > self._limit:
-            raise ApiError(
-                503, f"All slots are busy and {self._limit} requests wait already, try again later"
-            )
+        if len(self._generations) + len(requests) > self._limit:
+            raise ApiError(503, f"More than {self._limit} completions at a time, try again later")
         generation = Generation(self, requests)
         for request in requests:
             self._generations[request.request_id] = generation

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from runtime.errors import ContextExceeded, RuntimeFault
+from runtime.errors import ContextExceeded, InvalidRequest, PoolExhausted, QueueFull, RuntimeFault
 
 _TYPES = {
     400: "invalid_request_error",
@@ -63,6 +63,10 @@ def from_exception(error: BaseException) -> ApiError:
             n_prompt_tokens=error.n_prompt,
             n_ctx=error.n_ctx,
         )
+    if isinstance(error, InvalidRequest):
+        return ApiError(400, str(error))
+    if isinstance(error, QueueFull | PoolExhausted):
+        return ApiError(503, str(error))
     if isinstance(error, RuntimeFault):
         return ApiError(500, str(error))
     return ApiError(500, "Internal error, see the server's log")

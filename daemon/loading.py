@@ -41,7 +41,7 @@ def prepare(config: Config, report: Report) -> Prepared:
     """
     options = ModelOptions(
         n_ctx=config.n_ctx // config.n_parallel if config.n_ctx else 0,
-        n_ubatch=config.n_ubatch,
+        n_ubatch=min(config.n_ubatch, config.n_batch),
         n_threads=config.threads,
         max_runs=config.n_parallel,
         max_outputs=config.n_parallel,
@@ -134,5 +134,5 @@ def engine_config(config: Config, layout: MemoryLayout, n_ctx: int) -> EngineCon
         n_ctx=n_ctx,
         n_blocks=max(needed, affordable),
         similarity=config.slot_prompt_similarity,
-        max_queue=config.queue_size,
+        max_queue=config.n_parallel + config.queue_size,
     )

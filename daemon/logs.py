@@ -8,8 +8,8 @@ from typing import IO, Any
 import structlog
 
 from daemon.config import Config
-from daemon.errors import ApiError
-from runtime.errors import ContextExceeded
+from daemon.errors import ApiError, from_exception
+from runtime.errors import QueueFull
 
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
 
@@ -82,6 +82,6 @@ def logger() -> Any:
 
 def log_failure(error: BaseException) -> None:
     """Log an error that a request ended with, with its traceback when it is not one the client caused."""
-    if isinstance(error, ApiError | ContextExceeded):
+    if from_exception(error).code < 500 or isinstance(error, ApiError | QueueFull):
         return
     logger().error("request failed", exc_info=error)

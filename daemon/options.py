@@ -57,12 +57,6 @@ _MODEL = (
          "share of a prompt that a slot must already hold to be preferred (0: off)"),
     Flag(("--cache-prompt",), "cache_prompt", None, True, "LLAMA_ARG_CACHE_PROMPT",
          "reuse the common prefix of earlier prompts", off=("--no-cache-prompt",)),
-    Flag(("-ctxcp", "--swa-checkpoints", "--ctx-checkpoints"), "ctx_checkpoints", integer(0, 4096), 32,
-         "LLAMA_ARG_CTX_CHECKPOINTS", "context checkpoints per sequence (0: none)"),
-    Flag(("--ctx-checkpoints-interval",), "ctx_checkpoints_interval", integer(-(2**31)), 2048, "",
-         "tokens between checkpoints (<= 0: only at ends and turns)"),
-    Flag(("--ctx-checkpoints-tolerance",), "ctx_checkpoints_tolerance", integer(-(2**31)), 5, "",
-         "a checkpoint this many tokens before the prompt's end (<= 0: at its end)"),
 )
 
 _STORE = (
@@ -73,7 +67,8 @@ _STORE = (
     Flag(("--store-budget",), "store_budget", size(), 0, "EMBERD_STORE_BUDGET",
          "bytes the store may use (0: 10 % of the disk, at most 32G)"),
     Flag(("--slot-save-path",), "slot_save_path", text("DIR"), "", "",
-         "also export each slot save as a file in this directory, and import from it"),
+         "also export each slot save as a file in this directory, and import from it",
+         note="saves are kept in the store only so far"),
 )
 
 _SERVER = (

@@ -77,6 +77,9 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         -mla --mla-use
         -amb --attention-max-batch
         -cms --checkpoint-min-step | CHECKPOINT_MIN_SPACING_NT
+        -ctxcp --swa-checkpoints --ctx-checkpoints | CTX_CHECKPOINTS
+        --ctx-checkpoints-interval
+        --ctx-checkpoints-tolerance
         --ctx-checkpoints-eviction | | fifo variance auto
         --ui-config --webui-config | UI_CONFIG
         --ui-config-file --webui-config-file | UI_CONFIG_FILE

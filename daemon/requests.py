@@ -14,7 +14,7 @@ from msgspec import Meta
 from daemon.errors import ApiError, invalid, invalid_field
 
 INT_MAX = 2**31 - 1
-MAX_PROBS = 1000
+MAX_PROBS = 128
 
 Int = Annotated[int, Meta(ge=-(2**31), le=INT_MAX)]
 NonNegative = Annotated[int, Meta(ge=0, le=INT_MAX)]

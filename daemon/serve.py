@@ -96,46 +96,46 @@ class Daemon:
 
     async def _serve(self, service: Service, server: HttpServer) -> None:
         prepared = await self._load()
-        if prepared is None:
+        running = await self._start(prepared) if prepared is not None else None
+        if running is None:
             await server.stop_accepting()
             await server.close_connections()
             return
+        service.set_ready(running.ready)
+        self.notifier.send(READY="1", STATUS=f"serving {running.ready.model.name}")
+        sys.stdout.write(f"emberd is ready: {' '.join(self.addresses)}\n")
+        sys.stdout.flush()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._feed_watchdog, running.ready.client)
+            nursery.start_soon(running.memory.run)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+        await self._shut_down(service, server, running.ready.client)
+        await running.close()
+
+    async def _start(self, prepared: Prepared) -> "_Running | None":
+        """Memory and engine of a loaded model, None when another daemon owns the store."""
         client = EngineClient(prepared.engine.n_slots, self.config.queue_size)
         try:
             memory = await open_memory(self.config, prepared.loaded, client, prepared.model.name)
         except StoreBusy as error:
             self.failure = StartFailed(str(error))
-            await server.stop_accepting()
-            await server.close_connections()
-            return
+            return None
         engine = self.make_engine(
             prepared.loaded.runner, prepared.model.tokenizer, prepared.engine, client.deliver, memory.port
         )
         client.attach(engine)
         engine.start()
-        service.set_ready(
-            Ready(
-                prepared.model,
-                client,
-                prepared.template,
-                prepared.delimiters,
-                prepared.defaults,
-                memory,
-                memory.root,
-            )
+        ready = Ready(
+            model=prepared.model,
+            client=client,
+            template=prepared.template,
+            delimiters=prepared.delimiters,
+            defaults=prepared.defaults,
+            saves=memory,
+            root=memory.root,
         )
-        self.notifier.send(READY="1", STATUS=f"serving {prepared.model.name}")
-        sys.stdout.write(f"emberd is ready: {' '.join(self.addresses)}\n")
-        sys.stdout.flush()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._feed_watchdog, client)
-            nursery.start_soon(memory.run)
-            await self._stop.wait()
-            nursery.cancel_scope.cancel()
-        await self._shut_down(service, server, client)
-        await trio.to_thread.run_sync(engine.close)
-        await _flush(memory)
-        await trio.to_thread.run_sync(prepared.loaded.close)
+        return _Running(prepared, engine, memory, ready)
 
     async def _load(self) -> Prepared | None:
         """The model, None when loading failed or a signal came first."""
@@ -194,8 +194,19 @@ class Daemon:
             await trio.sleep(self.notifier.watchdog_seconds / 3)
 
 
-async def _flush(memory: Memory) -> None:
-    with trio.move_on_after(_FLUSH_SECONDS) as scope:
-        await memory.close()
-    if scope.cancelled_caught:
-        logger().warning("the store did not finish writing in time", seconds=_FLUSH_SECONDS)
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What has to be closed, in order, when the daemon stops."""
+
+    prepared: Prepared
+    engine: EnginePort
+    memory: Memory
+    ready: Ready
+
+    async def close(self) -> None:
+        await trio.to_thread.run_sync(self.engine.close)
+        with trio.move_on_after(_FLUSH_SECONDS) as scope:
+            await self.memory.close()
+        if scope.cancelled_caught:
+            logger().warning("the store did not finish writing in time", seconds=_FLUSH_SECONDS)
+        await trio.to_thread.run_sync(self.prepared.loaded.close)

@@ -144,12 +144,11 @@ class Defaults:
         stop = [request.stop] if isinstance(request.stop, str) else request.stop
         words = tuple(word for word in stop or config.reverse_prompt if word)
         slot = _or(request.id_slot, -1)
+        budgets = (request.n_predict, request.max_completion_tokens, request.max_tokens)
         return Settings(
             sampling=_without(sampling, chain),
             samplers=chain,
-            n_predict=_first(
-                request.n_predict, request.max_completion_tokens, request.max_tokens, config.n_predict
-            ),
+            n_predict=max(-1, _first(*budgets, config.n_predict)),
             n_keep=_or(request.n_keep, 0),
             n_discard=_or(request.n_discard, 0),
             stop=words,

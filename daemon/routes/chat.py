@@ -40,7 +40,7 @@ def register(app: QuartTrio, service: Service) -> None:
         body = decode(await request_body(), ChatRequest)
         refuse_unsupported(body)
         refuse_unsupported_chat(body)
-        return body, service.ready.defaults.resolve(body, _n_probs(body))
+        return body, await service.workers.run(service.ready.defaults.resolve, body, _n_probs(body))
 
 
 def _n_probs(body: ChatRequest) -> int:

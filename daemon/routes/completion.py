@@ -12,6 +12,7 @@ from daemon.replies import request_body
 from daemon.requests import CompletionRequest, TextCompletionRequest, decode
 from daemon.routes.generation import answer, make_completions
 from daemon.service import Service
+from daemon.settings import Settings
 from daemon.text import encode_prompt, split_prompts
 from daemon.unsupported import refuse_unsupported
 from runtime.engine.messages import Tokens
@@ -26,7 +27,7 @@ def register(app: QuartTrio, service: Service) -> None:
     async def native() -> Response:
         body = decode(await request_body(), CompletionRequest)
         prompts, several = await _prepare(body)
-        settings = service.ready.defaults.resolve(body, body.n_probs or body.logprobs or 0)
+        settings = await _settings(body)
         completions = make_completions(service.ready, prompts, settings)
         format = NativeFormat(service.ready.model, several)
         return await answer(service.ready, service.workers, completions, format)
@@ -39,10 +40,14 @@ def register(app: QuartTrio, service: Service) -> None:
         if body.suffix:
             raise ApiError(501, "Field 'suffix': completing the middle is not supported yet")
         prompts, _ = await _prepare(body)
-        settings = service.ready.defaults.resolve(body, body.n_probs or body.logprobs or 0)
+        settings = await _settings(body)
         completions = make_completions(service.ready, prompts, settings)
         format = TextFormat(service.ready.model)
         return await answer(service.ready, service.workers, completions, format)
+
+    async def _settings(body: CompletionRequest) -> Settings:
+        n_probs = body.n_probs or body.logprobs or 0
+        return await service.workers.run(service.ready.defaults.resolve, body, n_probs)
 
     async def _prepare(body: CompletionRequest) -> tuple[list[Tokens], bool]:
         refuse_unsupported(body)

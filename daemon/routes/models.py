@@ -79,7 +79,7 @@ def _models(ready: Ready) -> dict[str, Any]:
                 "tags": list(model.tags),
                 "object": "model",
                 "created": model.created,
-                "owned_by": "emberd",
+                "owned_by": "llamacpp",
                 "max_model_len": model.n_ctx,
                 "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
                 "meta": meta | {"n_ctx": model.n_ctx},

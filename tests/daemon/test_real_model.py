@@ -1,6 +1,7 @@
 """The whole path with SmolLM2 in a process of its own."""
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -161,6 +162,17 @@ def test_health_answers_while_a_long_prompt_is_read(emberd: EmberdProcess) -> No
             time.sleep(0.01)
     assert len(waits) > 50
     assert sorted(waits)[int(0.99 * len(waits))] < 0.1
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    flags = ("-np", "1", "-c", "4096", "--store-path", str(tmp_path), "--drain-timeout", "60")
+    with EmberdProcess(smollm2_path(), *flags) as emberd:
+        body = {"prompt": "Count: 1, 2, 3", "ignore_eos": True, "stream": True}
+        with emberd.client.stream("POST", "/completion", json=body) as response:
+            next(response.iter_lines())
+            emberd.process.send_signal(signal.SIGINT)
+            until(lambda: any("stopping" in line for line in emberd.log))
+            assert emberd.terminate() == 1
 
 
 def test_a_signal_stops_it_gracefully_and_a_restart_goes_on(tmp_path: Path) -> None:

@@ -153,6 +153,28 @@ def test_without_a_page_the_root_is_not_found() -> None:
         assert daemon.client.get("/").status_code == 404
 
 
+def test_a_unix_socket_is_served_beside_an_address_and_replaces_a_dead_one(tmp_path: Path) -> None:
+    path = tmp_path / "emberd.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with RunningDaemon("--host", f"127.0.0.1,{path}") as daemon:
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(transport=transport, base_url="http://emberd") as client:
+            assert client.get("/health").status_code == 200
+            assert client.post("/completion", json={"prompt": "a", "n_predict": 1}).status_code == 200
+        assert daemon.client.get("/health").status_code == 200
+
+
+def test_a_socket_in_use_is_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "emberd.sock"
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(path))
+        busy.listen()
+        config, _ = build_config(["-m", "x", "--host", str(path), "--store", "off", "--log-disable"], {})
+        with pytest.raises(StartFailed, match="cannot listen on"):
+            run(config, ())
+
+
 def test_keys_are_asked_for_except_on_public_paths(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# comment\n\nfrom-file\n")
