@@ -36,8 +36,10 @@ def atomic_swap(typingctx, address, v):
 
 @intrinsic
 def atomic_load(typingctx, address):
+    """Sequentially consistent: an acquire could move before an earlier `atomic_swap` on ARM."""
+
     def codegen(cx, b, sig, args):
-        return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "acquire", 8)
+        return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "seq_cst", 8)
 
     return types.int64(types.int64), codegen
 

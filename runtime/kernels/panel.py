@@ -7,7 +7,7 @@ neither tile widths nor the split over threads can change a bit.
 
 import numba as nb
 
-from runtime.kernels.quantise import MID, WIDE, WIDTHS, block_bytes, tile_width
+from runtime.kernels.quantise import MID, WIDE, block_bytes, tile_width
 from runtime.kernels.simd import VB, f32v, inline, load_f32, store
 from runtime.kernels.tape import arg, variable
 from runtime.kernels.tiles import make_tile_zero, tile_store
@@ -36,7 +36,7 @@ def make_panel(step, block, w_bytes, x_bytes, nc):
 
 
 def make_quad(step, block, w_bytes, x_bytes):
-    """quad(w, apart, x, k, out, out_apart): one column times 4 panels that lie `apart` bytes from each other.
+    """quad(w0..w3, x, k, out0..out3): one column times four panels, side by side.
 
     Four weight streams reach 95 % of the memory's read limit, one plain stream 56 %.
     """
@@ -44,56 +44,71 @@ def make_quad(step, block, w_bytes, x_bytes):
     step_1 = step(1, True)
 
     @nb.njit(**inline)
-    def quad(w, apart, x, k, out, out_apart):
+    def quad(w0, w1, w2, w3, x, k, out0, out1, out2, out3):
         a, b, c, d = zero(), zero(), zero(), zero()
-        for _ in range((k + block - 1) // block):
-            a = step_1(a, w, x)
-            b = step_1(b, w + apart, x)
-            c = step_1(c, w + 2 * apart, x)
-            d = step_1(d, w + 3 * apart, x)
-            w += w_bytes
+        for i in range((k + block - 1) // block):
+            at = i * w_bytes
+            a = step_1(a, w0 + at, x)
+            b = step_1(b, w1 + at, x)
+            c = step_1(c, w2 + at, x)
+            d = step_1(d, w3 + at, x)
             x += x_bytes
-        tile_store(a, out, 0)
-        tile_store(b, out + out_apart, 0)
-        tile_store(c, out + 2 * out_apart, 0)
-        tile_store(d, out + 3 * out_apart, 0)
+        tile_store(a, out0, 0)
+        tile_store(b, out1, 0)
+        tile_store(c, out2, 0)
+        tile_store(d, out3, 0)
 
     return quad
 
 
 def make_kernels(step, block, w_bytes, kind):
-    """(quad, wide, mid, one) of a format with blocks of `block` k in `w_bytes` and activations of `kind`."""
+    """(quad, wide, mid) of a format with blocks of `block` k in `w_bytes` and activations of `kind`."""
     x_bytes = block_bytes(kind)
-    panels = (make_panel(step, block, w_bytes, x_bytes, nc) for nc in WIDTHS)
-    return make_quad(step, block, w_bytes, x_bytes), *panels
+    wide, mid = (make_panel(step, block, w_bytes, x_bytes, nc) for nc in (WIDE, MID))
+    return make_quad(step, block, w_bytes, x_bytes), wide, mid
 
 
 @nb.njit(**inline)
-def _times_column(quad, one, panel_bytes, w, p0, p1, x, k, out):
-    """Panels [p0, p1) times one column: quarters of the range side by side, then the rest."""
-    n = (p1 - p0) // 4
+def _times_few(quad, panel_bytes, x_bytes, w, p0, p1, x, k, j0, j1, out, ldo):
+    """Panels [p0, p1), four quarters of them side by side, times columns [j0, j1) one by one.
+
+    From the second column on the four panels are in L2. Where quarters are uneven the last panel is repeated.
+    """
+    n, last = (p1 - p0 + 3) // 4, p1 - 1
     for p in range(p0, p0 + n):
-        quad(w + p * panel_bytes, n * panel_bytes, x, k, out + VB * p, n * VB)
-    for p in range(p0 + 4 * n, p1):
-        one(w + p * panel_bytes, x, k, out + VB * p, 0)
+        q, r, s = min(p + n, last), min(p + 2 * n, last), min(p + 3 * n, last)
+        for j in range(j0, j1):
+            o = out + j * ldo
+            quad(
+                w + p * panel_bytes,
+                w + q * panel_bytes,
+                w + r * panel_bytes,
+                w + s * panel_bytes,
+                x + j * x_bytes,
+                k,
+                o + VB * p,
+                o + VB * q,
+                o + VB * r,
+                o + VB * s,
+            )
 
 
 @nb.njit(**inline)
-def _times_columns(wide, mid, one, panel_bytes, x_bytes, w, p0, p1, x, k, j0, j1, m, out, ldo):
-    """Panels [p0, p1) times columns [j0, j1) of m."""
+def _times_many(wide, mid, panel_bytes, x_bytes, w, p0, p1, x, k, j0, j1, m, out, ldo):
+    """Panels [p0, p1) times the tiles of more than one column among [j0, j1) of m; returns where they end."""
+    end = j0
     for p in range(p0, p1):
-        wp = w + p * panel_bytes
         j = j0
-        while j < j1:
-            nc = tile_width(j, m)
+        while j < j1 and tile_width(j, m) > 1:
             xj, oj = x + j * x_bytes, out + VB * p + j * ldo
-            if nc == WIDE:
-                wide(wp, xj, k, oj, ldo)
-            elif nc == MID:
-                mid(wp, xj, k, oj, ldo)
+            if tile_width(j, m) == WIDE:
+                wide(w + p * panel_bytes, xj, k, oj, ldo)
+                j += WIDE
             else:
-                one(wp, xj, k, oj, ldo)
-            j += nc
+                mid(w + p * panel_bytes, xj, k, oj, ldo)
+                j += MID
+        end = j
+    return end
 
 
 @nb.njit(**inline)
@@ -104,15 +119,15 @@ def _add_rows(residual, out, p0, p1, m, ld):
 
 
 @nb.njit(**inline)
-def run_matmul(quad, wide, mid, one, block, w_bytes, x_bytes, a, job, nth, ctl):
+def run_matmul(quad, wide, mid, block, w_bytes, x_bytes, a, job, nth, ctl):
     """The matmul op of a format; parameters on the tape as `matmul.MATMUL` documents."""
     w, n_panels, x, k = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3)
     out, ldo, residual = arg(a, 4), arg(a, 5), arg(a, 6)
     m = variable(job, arg(a, 7))
     n_blocks = (k + block - 1) // block
     panel_bytes, column_bytes = n_blocks * w_bytes, n_blocks * x_bytes
-    if m == 1:
-        chunk = max(4, n_panels // (8 * nth) // 4 * 4)
+    if m < MID:
+        chunk = max(_PANELS_AT_ONCE, n_panels // (8 * nth) // _PANELS_AT_ONCE * _PANELS_AT_ONCE)
     else:
         chunk = max(1, min(n_panels // (4 * nth), _PANELS_AT_ONCE))
     columns = max(WIDE, _COLUMN_CACHE // column_bytes // WIDE * WIDE)
@@ -121,11 +136,9 @@ def run_matmul(quad, wide, mid, one, block, w_bytes, x_bytes, a, job, nth, ctl):
         if p0 >= n_panels:
             break
         p1 = min(n_panels, p0 + chunk)
-        if m == 1:
-            _times_column(quad, one, panel_bytes, w, p0, p1, x, k, out)
-        else:
-            for j in range(0, m, columns):
-                j1 = min(m, j + columns)
-                _times_columns(wide, mid, one, panel_bytes, column_bytes, w, p0, p1, x, k, j, j1, m, out, ldo)
+        for j0 in range(0, m, columns):
+            j1 = min(m, j0 + columns)
+            j = _times_many(wide, mid, panel_bytes, column_bytes, w, p0, p1, x, k, j0, j1, m, out, ldo)
+            _times_few(quad, panel_bytes, column_bytes, w, p0, p1, x, k, j, j1, out, ldo)
         if residual != 0:
             _add_rows(residual, out, p0, p1, m, ldo)
