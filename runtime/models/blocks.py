@@ -4,9 +4,9 @@ A model file puts them together, layer by layer, and says where they differ from
 each branch, whose result is added to the residual stream.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from runtime.errors import ModelError, UnsupportedModel
+from runtime.errors import ModelError
 from runtime.kernels import attention_layer as al
 from runtime.models.hyper import Decoder, Layer
 from runtime.plan.builder import Plan
@@ -14,10 +14,6 @@ from runtime.plan.values import CacheGroup, Rope, Rows, Source
 
 OnHeads = Callable[[Plan, Decoder, Layer, Rows], None]
 """What a model does to the rows of q, k and v heads of a layer before they are rotated and stored."""
-
-
-def embed(p: Plan, d: Decoder, scale: float = 1.0) -> Rows:
-    return p.embedding("token_embd", d.n_embd, scale)
 
 
 def norm(p: Plan, d: Decoder, x: Rows, name: str) -> Source:
@@ -123,15 +119,6 @@ def parallel(
     feed_forward(p, layer, h, activation=activation, residual=x)
 
 
-def refuse_head_layer_norms(p: Plan, d: Decoder) -> None:
-    """Errors: UnsupportedModel for the largest models of some families, which layer-norm each head apart."""
-    for layer in d.layers:
-        if p.weights.has(f"{layer.prefix}attn_q_norm.weight"):
-            raise UnsupportedModel(
-                f"{p.file.path.name}: layer norms on query and key heads are not supported"
-            )
-
-
 def caches(p: Plan, is_local: Sequence[bool], window: int, mask: int = al.CAUSAL) -> list[CacheGroup]:
     """For each layer its cache group: one for layers that see everything, one for those with a window."""
     if any(is_local) and window < 1:
@@ -143,8 +130,21 @@ def caches(p: Plan, is_local: Sequence[bool], window: int, mask: int = al.CAUSAL
     return [groups[local] for local in is_local]
 
 
-def head(p: Plan, d: Decoder, x: Rows, *, scale: float = 1.0, softcap: float = 0.0) -> None:
-    """Final norm and head, which is the embedding where the file has none of its own."""
+def layers(
+    p: Plan, d: Decoder, caches: Sequence[CacheGroup] = (), *, embedding_scale: float = 1.0,
+    positions: str = "", logit_scale: float = 1.0, logit_softcap: float = 0.0,
+) -> Iterator[tuple[Layer, Rows, CacheGroup]]:  # fmt: skip
+    """The way through a decoder: (layer, residual stream, its cache group) for each layer.
+
+    The embedding comes before the first, with the table of learned positions that `positions` may name; final
+    norm and head, which is the embedding where the file has none of its own, after the last. Without `caches`
+    all layers see everything.
+    """
+    x = p.embedding("token_embd", d.n_embd, embedding_scale)
+    if positions:
+        p.add_positions(x, positions)
+    for layer, cache in zip(d.layers, caches or [p.cache_group("full")] * d.n_layer, strict=True):
+        yield layer, x, cache
     last = norm(p, d, p.wanted(x), "output_norm")
     name = "output" if p.weights.has("output.weight") else "token_embd"
-    p.head(last, name, scale=scale, softcap=softcap)
+    p.head(last, name, scale=logit_scale, softcap=logit_softcap)

@@ -11,12 +11,9 @@ from runtime.plan.builder import Plan
 def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     f, d = p.file, Decoder.read(p.file, layer_norm=True)
-    blocks.refuse_head_layer_norms(p, d)
     window = window_of(f) if f.architecture == "cohere2" else 0
     is_local = local_layers(f, d.n_layer, window, period=4)
     rotation = rope.rotation(p, d.heads.d_k, neox=False)
-    caches = blocks.caches(p, is_local, window)
-    x = blocks.embed(p, d)
-    for layer, cache, windowed in zip(d.layers, caches, is_local, strict=True):
-        blocks.parallel(p, d, layer, x, cache, rotation if windowed or not window else None)
-    blocks.head(p, d, x, scale=f.get_float(f.arch_key("logit_scale")))
+    caches, scale = blocks.caches(p, is_local, window), f.get_float(f.arch_key("logit_scale"))
+    for layer, x, cache in blocks.layers(p, d, caches, logit_scale=scale):
+        blocks.parallel(p, d, layer, x, cache, rotation if is_local[layer.index] or not window else None)

@@ -14,9 +14,6 @@ def build(p: Plan) -> None:
     d = Decoder.read(p.file, n_extra=n_nextn(p.file))
     experts = Experts.read(p.file, d, function=SIGMOID)
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation, on_heads=blocks.norm_heads)
         moe(p, d, experts, layer, x)
-    blocks.head(p, d, x)

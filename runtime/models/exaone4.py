@@ -19,11 +19,9 @@ def build(p: Plan) -> None:
     is_local = local_layers(f, d.n_layer, window, period=4)
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
     caches = blocks.caches(p, is_local, window)
-    x = blocks.embed(p, d)
-    for layer, cache, windowed in zip(d.layers, caches, is_local, strict=True):
-        turns = rotation if windowed or not window else None
+    for layer, x, cache in blocks.layers(p, d, caches):
+        turns = rotation if is_local[layer.index] or not window else None
         blocks.attention(
             p, d, layer, x, cache, turns, pre="", post="post_attention_norm", on_heads=blocks.norm_heads
         )
         blocks.mlp(p, d, layer, x, pre="", post="post_ffw_norm")
-    blocks.head(p, d, x)

@@ -16,10 +16,9 @@ def build(p: Plan) -> None:
     caches = blocks.caches(p, is_local, window)
     scale = (d.n_embd / d.heads.n if d.n_layer == N_LAYER_27B else d.heads.d_k) ** -0.5
     softcap = f.get_float(f.arch_key("attn_logit_softcapping"), default=50.0)
-    x = blocks.embed(p, d, scale=d.n_embd**0.5)
-    for layer, cache in zip(d.layers, caches, strict=True):
+    last = f.get_float(f.arch_key("final_logit_softcapping"), default=30.0)
+    for layer, x, cache in blocks.layers(p, d, caches, embedding_scale=d.n_embd**0.5, logit_softcap=last):
         blocks.attention(
             p, d, layer, x, cache, rotation, post="post_attention_norm", scale=scale, softcap=softcap
         )
         blocks.mlp(p, d, layer, x, post="post_ffw_norm", activation="gelu-gate")
-    blocks.head(p, d, x, softcap=f.get_float(f.arch_key("final_logit_softcapping"), default=30.0))

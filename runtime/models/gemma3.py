@@ -16,19 +16,10 @@ def build(p: Plan) -> None:
     local = rope.plain(p, d.heads.d_k, neox=True, base="rope.freq_base_swa") if any(is_local) else everywhere
     caches = blocks.caches(p, is_local, window)
     scale = (d.n_embd / d.heads.n if d.n_layer == N_LAYER_27B else d.heads.d_k) ** -0.5
-    x = blocks.embed(p, d, scale=d.n_embd**0.5)
-    for layer, cache, windowed in zip(d.layers, caches, is_local, strict=True):
-        rotation = local if windowed else everywhere
+    softcap = f.get_float(f.arch_key("final_logit_softcapping"), default=0.0)
+    for layer, x, cache in blocks.layers(p, d, caches, embedding_scale=d.n_embd**0.5, logit_softcap=softcap):
         blocks.attention(
-            p,
-            d,
-            layer,
-            x,
-            cache,
-            rotation,
-            post="post_attention_norm",
-            on_heads=blocks.norm_heads,
-            scale=scale,
-        )
+            p, d, layer, x, cache, local if is_local[layer.index] else everywhere,
+            post="post_attention_norm", on_heads=blocks.norm_heads, scale=scale,
+        )  # fmt: skip
         blocks.mlp(p, d, layer, x, post="post_ffw_norm", activation="gelu-gate")
-    blocks.head(p, d, x, softcap=f.get_float(f.arch_key("final_logit_softcapping"), default=0.0))

@@ -9,9 +9,6 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file)
     rotation = rope.rotation(p, d.heads.d_k, neox=False)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation, post="post_attention_norm")
         blocks.mlp(p, d, layer, x, post="post_ffw_norm")
-    blocks.head(p, d, x)

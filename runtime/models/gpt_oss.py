@@ -21,8 +21,6 @@ def build(p: Plan) -> None:
     window = window_of(p.file)
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
     caches = blocks.caches(p, local_layers(p.file, d.n_layer, window, period=2), window)
-    x = blocks.embed(p, d)
-    for layer, cache in zip(d.layers, caches, strict=True):
+    for layer, x, cache in blocks.layers(p, d, caches):
         blocks.attention(p, d, layer, x, cache, rotation, sinks="attn_sinks")
         mlp(p, d, experts, layer, x)
-    blocks.head(p, d, x)

@@ -10,9 +10,7 @@ def build(p: Plan) -> None:
     d = Decoder.read(p.file, layer_norm=True)
     parallel = p.file.get_bool(p.file.arch_key("use_parallel_residual"), default=True)
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         if parallel:
             h = p.keep(blocks.norm(p, d, x, f"{layer.prefix}ffn_norm"))
             blocks.attention(p, d, layer, x, cache, rotation)
@@ -20,4 +18,3 @@ def build(p: Plan) -> None:
         else:
             blocks.attention(p, d, layer, x, cache, rotation)
             blocks.mlp(p, d, layer, x, activation="gelu")
-    blocks.head(p, d, x)

@@ -44,15 +44,9 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     f, d = p.file, Decoder.read(p.file)
     m = Multipliers.read(f)
-    experts = Experts.read(f, d) if f.get_int(f.arch_key("expert_count"), default=0) else None
+    experts = Experts.read(f, d) if Experts.any_in(f) else None
     rotates = f.get_bool(f.arch_key("rope.scaling.finetuned"), default=True)
     rotation = rope.rotation(p, d.heads.d_k, neox=False) if rotates else None
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d, scale=m.embedding)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d, embedding_scale=m.embedding, logit_scale=1.0 / m.logits):
         blocks.attention(p, d, layer, x, cache, rotation, scale=m.attention, residual_scale=m.residual)
-        if experts:
-            moe(p, d, experts, layer, x, scale=m.residual)
-        else:
-            blocks.mlp(p, d, layer, x, residual_scale=m.residual)
-    blocks.head(p, d, x, scale=1.0 / m.logits)
+        moe(p, d, experts, layer, x, scale=m.residual)

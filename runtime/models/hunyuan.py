@@ -32,14 +32,8 @@ def rotate_then_norm(rotation: Rope) -> blocks.OnHeads:
 def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file)
-    experts = Experts.read(p.file, d) if p.file.get_int(p.file.arch_key("expert_count"), default=0) else None
+    experts = Experts.read(p.file, d) if Experts.any_in(p.file) else None
     on_heads = rotate_then_norm(rotation_for(p, d.heads.d_k))
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, None, on_heads=on_heads)
-        if experts:
-            moe(p, d, experts, layer, x)
-        else:
-            blocks.mlp(p, d, layer, x)
-    blocks.head(p, d, x)
+        moe(p, d, experts, layer, x)

@@ -1,6 +1,7 @@
 """Llama and its many relatives: pre-norm attention with adjacent-pair rope, SwiGLU MLP, optional biases.
 
-Mixtral goes by the same name and has experts instead of the MLP.
+Mixtral goes by the same name and has experts instead of the MLP; ERNIE 4.5 is alike, with experts chosen by a
+bias and shared ones in some layers of its larger models.
 """
 
 from runtime.errors import UnsupportedModel
@@ -17,14 +18,8 @@ def build(p: Plan) -> None:
         raise UnsupportedModel(
             f"{p.file.path.name}: rope over {n_rot} of {d.heads.d_k} dims is not supported"
         )
-    experts = Experts.read(p.file, d) if p.file.get_int(p.file.arch_key("expert_count"), default=0) else None
+    experts = Experts.read(p.file, d) if Experts.any_in(p.file) else None
     rotation = rope.rotation(p, d.heads.d_k, neox=False)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation)
-        if experts:
-            moe(p, d, experts, layer, x)
-        else:
-            blocks.mlp(p, d, layer, x)
-    blocks.head(p, d, x)
+        moe(p, d, experts, layer, x)

@@ -44,14 +44,10 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file)
     experts = Experts.read(p.file, d, function=SIGMOID, normalise=False, n_shared=1)
-    normed = p.file.get_bool(
-        p.file.arch_key("use_qk_norm"), default=experts.gating.n_expert != N_EXPERT_WITHOUT_NORMS
-    )
+    normed = experts.gating.n_expert != N_EXPERT_WITHOUT_NORMS
     rotated = rotate_and_norm(rope.rotation(p, d.heads.d_k, neox=False), normed)
     is_chunked = [(layer.index + 1) % PERIOD != 0 for layer in d.layers]
     caches = blocks.caches(p, is_chunked, CHUNK, mask=CHUNKED)
-    x = blocks.embed(p, d)
-    for layer, cache, chunked in zip(d.layers, caches, is_chunked, strict=True):
-        blocks.attention(p, d, layer, x, cache, None, on_heads=rotated if chunked else temper)
+    for layer, x, cache in blocks.layers(p, d, caches):
+        blocks.attention(p, d, layer, x, cache, None, on_heads=rotated if is_chunked[layer.index] else temper)
         mlp(p, d, experts, layer, x)
-    blocks.head(p, d, x)

@@ -17,9 +17,6 @@ def build(p: Plan) -> None:
         if temperature:
             p.temper_queries(qkv, layer.heads, temperature, original)
 
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation, on_heads=temper)
         blocks.mlp(p, d, layer, x)
-    blocks.head(p, d, x)

@@ -58,6 +58,11 @@ class Experts:
             )
         return self
 
+    @staticmethod
+    def any_in(f: ModelFile) -> bool:
+        """Whether a model of an architecture with and without experts has some."""
+        return f.get_int(f.arch_key("expert_count"), default=0) > 0
+
     def has(self, layer: Layer) -> bool:
         return layer.index >= self.n_dense and (layer.index + 1) % self.step == 0
 
@@ -88,10 +93,17 @@ def shared(
 
 
 def moe(
-    p: Plan, d: Decoder, e: Experts, layer: Layer, x: Rows, *, pre: str = "ffn_norm", scale: float = 1.0
+    p: Plan,
+    d: Decoder,
+    e: Experts | None,
+    layer: Layer,
+    x: Rows,
+    *,
+    pre: str = "ffn_norm",
+    scale: float = 1.0,
 ) -> None:
     """x += scale * (mixture(h) + shared(h)) with h = pre(x), or the plain MLP in layers without experts"""
-    if not e.has(layer):
+    if e is None or not e.has(layer):
         return blocks.mlp(p, d, layer, x, pre=pre, residual_scale=scale)
     h = p.keep(blocks.norm(p, d, x, layer.prefix + pre))
     shared(p, e, layer, h, x, scale=scale)

@@ -16,11 +16,9 @@ def build(p: Plan) -> None:
     everywhere = rope.rotation(p, d.heads.d_k, neox=True)
     local = rope.plain(p, d.heads.d_k, neox=True) if any(is_local) else everywhere
     caches = blocks.caches(p, is_local, window)
-    x = blocks.embed(p, d)
-    for layer, cache, windowed in zip(d.layers, caches, is_local, strict=True):
+    for layer, x, cache in blocks.layers(p, d, caches):
         blocks.attention(
-            p, d, layer, x, cache, local if windowed else everywhere,
+            p, d, layer, x, cache, local if is_local[layer.index] else everywhere,
             pre="", post="post_attention_norm", on_heads=blocks.norm_projections,
         )  # fmt: skip
         blocks.mlp(p, d, layer, x, pre="", post="post_ffw_norm")
-    blocks.head(p, d, x)

@@ -11,9 +11,6 @@ def build(p: Plan) -> None:
     d = Decoder.read(p.file)
     experts = Experts.read(p.file, d, normalise=False)
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation, on_heads=blocks.norm_projections)
         moe(p, d, experts, layer, x)
-    blocks.head(p, d, x)

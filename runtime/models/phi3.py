@@ -19,9 +19,6 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`. Windows that files mention are not used, as in the reference."""
     d = Decoder.read(p.file)
     rotation = rotation_for(p, d.heads.d_k)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation)
         blocks.mlp(p, d, layer, x)
-    blocks.head(p, d, x)

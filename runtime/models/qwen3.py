@@ -1,20 +1,19 @@
-"""Qwen 3 and the text part of Qwen 3 VL: norms on query and key heads, whose size is their own, no biases.
+"""Qwen 3, dense or with experts: norms on query and key heads, whose size is their own, and no biases.
 
-With text alone the interleaved rope of the vision variant turns every pair by the same position: plain rope.
+The text part of Qwen 3 VL is the same: with text alone its interleaved rope turns every pair by one position.
 """
 
 from runtime.models import blocks, rope
 from runtime.models.hyper import Decoder
+from runtime.models.moe import Experts, moe
 from runtime.plan.builder import Plan
 
 
 def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file)
+    experts = Experts.read(p.file, d) if Experts.any_in(p.file) else None
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation, on_heads=blocks.norm_heads)
-        blocks.mlp(p, d, layer, x)
-    blocks.head(p, d, x)
+        moe(p, d, experts, layer, x)

@@ -11,10 +11,7 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file)
     rotation = rope.rotation(p, d.heads.d_k, neox=False)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         has_positions = (layer.index + 1) % PERIOD != 0
         blocks.attention(p, d, layer, x, cache, rotation if has_positions else None)
         blocks.mlp(p, d, layer, x)
-    blocks.head(p, d, x)

@@ -9,9 +9,6 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file, layer_norm=True)
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
-    cache = p.cache_group("full")
-    x = blocks.embed(p, d)
-    for layer in d.layers:
+    for layer, x, cache in blocks.layers(p, d):
         blocks.attention(p, d, layer, x, cache, rotation)
         blocks.mlp(p, d, layer, x, activation="gelu")
-    blocks.head(p, d, x)

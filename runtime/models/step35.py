@@ -53,8 +53,7 @@ def build(p: Plan) -> None:
     )
     full, local = full_rotation(p, d.heads.d_k), local_rotation(p, d.heads.d_k)
     caches = blocks.caches(p, is_local, window)
-    x = blocks.embed(p, d)
-    for i, layer in enumerate(d.layers):
-        attention(p, d, layer, x, caches[i], local if is_local[i] else full)
+    for layer, x, cache in blocks.layers(p, d, caches):
+        i = layer.index
+        attention(p, d, layer, x, cache, local if is_local[i] else full)
         mlp(p, d, experts, layer, x, limits[i], limits_shared[i])
-    blocks.head(p, d, x)

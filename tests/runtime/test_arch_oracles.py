@@ -50,9 +50,24 @@ def test_phi3_rotates_by_its_long_factors_beyond_the_original_context_and_says_s
         assert np.abs(all_logits(short, tokens) - all_logits(long, tokens)).max() > 0.1
 
 
+def test_hunyuans_alpha_grows_the_rope_base_as_ntk_scaling_does() -> None:
+    """``base * alpha ** (d / (d - 2))`` with heads of 32."""
+    tokens = oracle("hunyuan-dense", "prompt_ids").astype(np.int32)
+    options = ["rope.scaling.alpha=float:50", f"rope.freq_base=float:{10000.0 * 50 ** (32 / 30)}"]
+    results = []
+    for option in options:
+        overrides = [f"hunyuan-dense.{option}"]
+        loaded = load_model(
+            arch("hunyuan-dense"), ModelOptions(n_ctx=256, max_outputs=len(tokens), overrides=overrides)
+        )
+        results.append(all_logits(loaded, tokens))
+        loaded.close()
+    assert np.abs(results[0] - results[1]).max() < 1e-4
+
+
 def test_every_supported_architecture_is_held_to_an_oracle() -> None:
     tested = {open_model(arch(name)).architecture for name in ARCHS}
-    assert SUPPORTED - tested == {"qwen3vlmoe"}  # shares every line with qwen3moe and qwen3vl
+    assert SUPPORTED - tested == {"qwen3vlmoe"}  # shares every line with qwen3moe
 
 
 @pytest.mark.parametrize(
