@@ -65,7 +65,9 @@ def _add_gate(app: QuartTrio, service: Service, assets: page.Assets) -> None:
 
 def _check_key(keys: tuple[bytes, ...]) -> None:
     given = request.headers.get("Authorization") or request.headers.get("X-Api-Key") or ""
-    key = given.removeprefix("Bearer ").strip().encode()
+    if given[:7].lower() == "bearer ":
+        given = given[7:]
+    key = given.strip().encode("latin-1")
     # every key is compared, in constant time, so that timing tells nothing
     if not max([hmac.compare_digest(key, known) for known in keys]):
         raise ApiError(401, "Invalid API Key")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from daemon.errors import invalid
+from daemon.errors import ApiError, invalid
 from daemon.templates import AnyTemplate, Messages
 from daemon.text import encode_text
 from runtime.engine.messages import Tokens
@@ -183,7 +183,8 @@ def find_delimiters(template: AnyTemplate, tokenizer: Tokenizer) -> TurnDelimite
     answer = {"role": "assistant", "content": _ANSWER}
     try:
         text = parse_and_render([user, answer, user, answer, user], template)
-    except Exception:  # a template that cannot render an ordinary chat has no turns to find
+    except ApiError:
+        # a template that cannot render an ordinary chat has no turns to find
         return TurnDelimiters(())
     first, second = text.find(_ANSWER), text.find(_USER, text.find(_ANSWER))
     third = text.find(_ANSWER, second)

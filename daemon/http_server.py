@@ -5,6 +5,7 @@ and the shutdown, for ever. Here each write has a deadline, and closing the serv
 open.
 """
 
+import logging
 import socket
 import ssl
 from typing import Any
@@ -18,6 +19,7 @@ from hypercorn.utils import wrap_app
 
 from daemon.app import ASGIApp
 from daemon.config import Config
+from daemon.logs import logger
 
 KEEP_ALIVE_SECONDS = 75
 MAX_HEADER_BYTES = 64 * 2**10
@@ -47,7 +49,7 @@ class HttpServer:
         self._config.read_timeout = None
         self._config.include_server_header = False
         self._config.accesslog = None
-        self._config.errorlog = None
+        self._config.errorlog = logging.getLogger("hypercorn.error")
         self._config.alpn_protocols = ["http/1.1"]
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -83,6 +85,9 @@ class HttpServer:
             try:
                 any_stream: Any = bounded
                 await TCPServer(self._app, self._config, self._context, ConnectionState({}), any_stream)
+            except* Exception as group:
+                # one connection's trouble must not end the others
+                logger().error("connection failed", exc_info=group)
             finally:
                 self._streams.discard(bounded)
 

@@ -14,6 +14,7 @@ from runtime.engine.messages import SamplingParams, Tokens
 CHAIN = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """The order in which samplers are applied, by llama.cpp's names."""
 
+_MAX_BIAS = 1e30
 _ABSENT = ("dry", "top_n_sigma", "xtc")
 
 _NEUTRAL: dict[str, dict[str, float | int]] = {
@@ -81,8 +82,8 @@ class Settings:
 class Defaults:
     """The command line's sampling flags, which are the defaults of every request.
 
-    `encode` turns a text into tokens, for logit biases given by text; `eog_ids` end a generation.
-    Raises UsageError when a flag cannot be used with this model.
+    `encode` turns a text into tokens, for logit biases given by text. Raises UsageError when a flag cannot be
+    used with this model.
     """
 
     def __init__(self, config: Config, n_vocab: int, encode: Callable[[str], Tokens]) -> None:
@@ -177,9 +178,7 @@ class Defaults:
         return 1
 
     def _bias(self, given: list[Any] | dict[str, Any]) -> tuple[tuple[int, float], ...]:
-        """``[[id or text, number or false], ...]`` or an object; malformed entries are skipped, as peers
-        do.
-        """
+        """``[[id or text, number or false], ...]`` or an object; malformed entries are skipped."""
         pairs = list(given.items()) if isinstance(given, dict) else given
         biases: list[tuple[int, float]] = []
         for pair in pairs:
@@ -188,7 +187,7 @@ class Defaults:
             key, value = pair
             if value is False:
                 bias = -math.inf
-            elif isinstance(value, int | float) and not isinstance(value, bool):
+            elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_BIAS:
                 bias = float(value)
             else:
                 continue

@@ -41,9 +41,10 @@ class Format(Protocol):
 
 
 async def collect(generation: Generation, completions: list[Completion]) -> None:
-    """Read a generation to its end into `completions`. Raises what failed it; cancelling it cancels the
-    engine's work
-    as soon as the generation is closed."""
+    """Read a generation to its end into `completions`. Raises what failed it.
+
+    When this is cancelled, closing the generation ends the engine's work.
+    """
     while any(completion.finished is None for completion in completions):
         index, event = await generation.receive()
         completions[index].feed(event)

@@ -14,6 +14,9 @@ from daemon.errors import NOT_FOUND
 from daemon.flags import UsageError
 from webui import STATIC
 
+MAX_BYTES = 256 * 2**20
+"""All files are held in memory: a page is small, a mistaken ``--path /`` is not."""
+
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -57,10 +60,14 @@ def load_assets(config: Config) -> Assets:
 
 
 def _index(root: Path, *, own: bool) -> dict[str, Asset]:
-    assets = {}
+    assets: dict[str, Asset] = {}
+    n_bytes = 0
     for file in sorted(root.rglob("*")):
         relative = file.relative_to(root)
         if file.is_file() and not any(part.startswith(".") for part in relative.parts):
+            n_bytes += file.stat().st_size
+            if n_bytes > MAX_BYTES:
+                raise UsageError(f"--path: {root} holds more than {MAX_BYTES >> 20} MiB")
             assets[f"/{relative.as_posix()}"] = _asset(file, own)
     if "/index.html" in assets:
         assets["/"] = assets["/index.html"]

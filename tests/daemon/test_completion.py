@@ -199,7 +199,7 @@ def test_logit_bias_has_all_its_forms(daemon: RunningDaemon) -> None:
     assert sent([[5, 1.5], [6, False]]) == [(5, 1.5), (6, minus_infinity)]
     assert sent({"5": 1, "7": False}) == [(5, 1.0), (7, minus_infinity)]
     assert sent([["ab", -1]]) == [(token, -1.0) for token in ids("ab", add_special=False)]
-    assert sent([[10**9, 1], [5], "x", [5, True], [5, "x"], [None, 1]]) == []
+    assert sent([[10**9, 1], [5], "x", [5, True], [5, "x"], [None, 1], [5, 10**400]]) == []
 
 
 def test_a_sampler_left_out_of_the_chain_is_off(daemon: RunningDaemon) -> None:

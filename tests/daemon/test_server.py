@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def test_a_socket_in_use_is_not_taken_over(tmp_path: Path) -> None:
 
 def test_keys_are_asked_for_except_on_public_paths(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("# comment\n\nfrom-file\n")
+    keys.write_text("# comment\n\nfrom-file\nschl\u00fcssel\n", encoding="utf-8")
     with RunningDaemon("--api-key", "one,two", "--api-key-file", str(keys)) as daemon:
         client = daemon.client
         assert client.get("/health").status_code == 200
@@ -190,6 +191,9 @@ def test_keys_are_asked_for_except_on_public_paths(tmp_path: Path) -> None:
         for key in ("one", "two", "from-file"):
             assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
             assert client.get("/v1/models", headers={"X-Api-Key": key}).status_code == 200
+            assert client.get("/v1/models", headers={"Authorization": f"bearer {key}"}).status_code == 200
+        foreign = {b"X-Api-Key": "schl\u00fcssel".encode()}
+        assert client.get("/v1/models", headers=foreign).status_code == 200
         for wrong in ("", "on", "one ", "tw\u00f6", "# comment"):
             headers = {b"Authorization": f"Bearer {wrong}x".encode("latin-1")}
             assert client.get("/v1/models", headers=headers).status_code == 401
@@ -325,6 +329,32 @@ def test_what_is_not_http_is_answered_400_and_harms_nobody(daemon: RunningDaemon
         sock.sendall(junk)
         assert b" 400 " in sock.recv(4096)
     assert daemon.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00" * 64,
+        b"GET /health HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+        b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        b"POST /completion HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"GET /%ff%fe%00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET // HTTP/1.1\r\nHost: \xff\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_unusual_protocols_harm_nobody(daemon: RunningDaemon, head: bytes) -> None:
+    with connect(daemon) as sock:
+        sock.settimeout(3)
+        sock.sendall(head)
+        with suppress(TimeoutError, ConnectionResetError):
+            sock.recv(4096)
+    assert daemon.client.get("/health").status_code == 200
+    assert daemon.thread.is_alive()
 
 
 def test_endless_headers_are_cut_off(daemon: RunningDaemon) -> None:
