@@ -24,6 +24,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    hf_repo: str
+    hf_file: str
+    hf_token: str
+    model_url: str
+    offline: bool
     alias: str
     tags: str
     override_kv: tuple[str, ...]
@@ -137,8 +142,7 @@ def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Confi
     """The configuration and the warnings to show. Raises UsageError with one line that names the flag."""
     parsed = Reader(OPTIONS).read(argv, environ)
     values = parsed.values
-    if not values["model"]:
-        raise UsageError("no model: give one with -m FILE (emberd fetch smollm2 gets a small one)")
+    warnings = (*parsed.warnings, *_settle_model(values, Reader(OPTIONS).read(argv, {}).values))
     if bool(values["ssl_key_file"]) != bool(values["ssl_cert_file"]):
         raise UsageError("--ssl-key-file and --ssl-cert-file belong together")
     if values["log_jsonl"]:
@@ -156,7 +160,25 @@ def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Confi
     values["api_keys"] = tuple(key for given in values["api_keys"] for key in given.split(",") if key)
     config = msgspec.convert(values, Config)
     _ = config.template_variables
-    return config, parsed.warnings
+    return config, warnings
+
+
+def _settle_model(values: dict[str, Any], on_line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Leave one of the ways to name a model: -m before -hf before -mu, the command line before variables.
+
+    Returns a warning for each setting that this leaves without an effect.
+    """
+    flags = {"model": "--model", "hf_repo": "--hf-repo", "model_url": "--model-url"}
+    given = on_line if any(on_line[field] for field in flags) else values
+    kept = next((field for field in flags if given[field]), "")
+    if not kept:
+        raise UsageError("no model: give one with -m FILE (emberd fetch smollm2 gets a small one)")
+    dropped = [field for field in flags if field != kept and values[field]]
+    if kept != "hf_repo" and values["hf_file"]:
+        flags["hf_file"] = "--hf-file"
+        dropped.append("hf_file")
+    values.update(dict.fromkeys(dropped, ""))
+    return tuple(f"{flags[one]} has no effect: the model is given with {flags[kept]}" for one in dropped)
 
 
 def default_store_path(environ: Mapping[str, str] = os.environ) -> str:

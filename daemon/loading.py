@@ -12,6 +12,7 @@ from daemon.config import Config
 from daemon.flags import UsageError
 from daemon.logs import logger
 from daemon.model import ServedModel, describe, served_name
+from daemon.model_source import with_local_model
 from daemon.settings import Defaults
 from daemon.templates import CHATML, AnyTemplate, BrokenTemplate, ChatTemplate
 from daemon.text import encode_text
@@ -35,10 +36,11 @@ class Prepared:
 
 
 def prepare(config: Config, report: Report) -> Prepared:
-    """Load the model. Takes seconds: call it in a thread.
+    """Fetch the model if it is not a local file, and load it. Takes seconds: call it in a thread.
 
-    `report(stage, share)` tells the progress. Raises RuntimeFault, OSError and UsageError.
+    `report(stage, share)` tells the progress. Raises RuntimeFault, FetchError, OSError and UsageError.
     """
+    config = with_local_model(config, report)
     options = ModelOptions(
         n_ctx=config.n_ctx // config.n_parallel if config.n_ctx else 0,
         n_ubatch=min(config.n_ubatch, config.n_batch),
@@ -124,9 +126,7 @@ def choose_template(config: Config, model: ServedModel) -> AnyTemplate:
 
 
 def engine_config(config: Config, layout: MemoryLayout, n_ctx: int) -> EngineConfig:
-    """The pool holds at least every slot's context, and what --ram-budget allows beyond for prefixes of
-    others.
-    """
+    """The pool holds every slot's context, and as many prefixes beyond as --ram-budget allows."""
     needed = config.n_parallel * (-(-n_ctx // BLOCK) + 1)
     affordable = config.ram_budget // max(1, layout.block_bytes)
     return EngineConfig(

@@ -28,7 +28,7 @@ class ModelMeta:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """`n_ctx` is the context of one slot. `name` is the first alias, else the path as it was given."""
+    """`n_ctx` is the context of one slot. `name` is the first alias, else the repository or path as given."""
 
     name: str
     aliases: tuple[str, ...]
@@ -81,4 +81,4 @@ def describe(metadata: Metadata, *, n_params: int, size: int, ftype: str) -> Mod
 
 
 def served_name(config: Config) -> str:
-    return config.aliases[0] if config.aliases else config.model
+    return config.aliases[0] if config.aliases else config.hf_repo or config.model

@@ -133,9 +133,7 @@ def select_fields(response: dict[str, Any], paths: Iterable[str]) -> dict[str, A
 
 
 class NativeFormat:
-    """``/completion``: one object, or an array of them for several prompts; as a stream one event per
-    piece.
-    """
+    """``/completion``: an object, or an array for several prompts; as a stream an event per piece."""
 
     ends_with_done = False
 

@@ -27,6 +27,17 @@ _TRI_WORDS = TRUE | FALSE | {"auto"}
 # fmt: off
 _MODEL = (
     Flag(("-m", "--model"), "model", text("FILE"), "", "LLAMA_ARG_MODEL", "the GGUF file to serve"),
+    Flag(("-hf", "-hfr", "--hf-repo"), "hf_repo", text("USER/REPO[:QUANT]"), "", "LLAMA_ARG_HF_REPO",
+         "serve a model of Hugging Face or of HF_ENDPOINT, fetched into the cache (quant: Q4_K_M, else Q8_0, "
+         "else the first one)"),
+    Flag(("-hff", "--hf-file"), "hf_file", text("FILE"), "", "LLAMA_ARG_HF_FILE",
+         "that file of the repository, whatever its quant"),
+    Flag(("-hft", "--hf-token"), "hf_token", text("TOKEN"), "", "HF_TOKEN",
+         "token for gated and private repositories"),
+    Flag(("-mu", "--model-url"), "model_url", text("URL"), "", "LLAMA_ARG_MODEL_URL",
+         "serve the model at a web address, fetched into the cache"),
+    Flag(("--offline",), "offline", None, False, "LLAMA_ARG_OFFLINE",
+         "take the model of -hf or -mu from the cache, without asking anybody"),
     Flag(("-a", "--alias"), "alias", text("NAME"), "", "LLAMA_ARG_ALIAS",
          "names of the model in answers, comma separated"),
     Flag(("--tags",), "tags", text("TAGS"), "", "LLAMA_ARG_TAGS",

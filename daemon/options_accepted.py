@@ -9,7 +9,7 @@ from daemon.flags import FALSE, TRUE, Flag, text
 _NOTHING = ""
 _GPU = "emberd computes on the CPU"
 _LATER = "emberd does not have it yet"
-_HUB = "give a local file with -m (emberd fetch gets the default models)"
+_DOCKER = "give a Hugging Face repository with -hf, a URL with -mu or a file with -m"
 _SHIFT = "moving positions under cached state is not supported; a full context ends the answer with length"
 _PLAN = "the engine decides this itself"
 _BUDGET = "the block pool lies within --ram-budget"
@@ -29,7 +29,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         -e --escape ! --no-escape
         --perf ! --no-perf | PERF
         --repack ! -nr --no-repack | REPACK
-        --offline | OFFLINE
         --log-prefix ! --no-log-prefix | LOG_PREFIX
         --log-timestamps ! --no-log-timestamps | LOG_TIMESTAMPS
         --log-new
@@ -66,7 +65,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         --mirostat-lr
         --mirostat-ent
         --adaptive-decay
-        -hft --hf-token
         --reasoning-budget-message | THINK_BUDGET_MESSAGE
         --embd-normalize
         --kv-unified-per-slot | KV_UNIFIED_PER_SLOT
@@ -142,11 +140,8 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         -gan --grp-attn-n | | 1
         -gaw --grp-attn-w
     """),
-    (_HUB, 1, """
-        -mu --model-url | MODEL_URL
+    (_DOCKER, 1, """
         -dr --docker-repo | DOCKER_REPO
-        -hf -hfr --hf-repo | HF_REPO
-        -hff --hf-file | HF_FILE
     """),
     (_LATER, 0, """
         --check-tensors

@@ -1,6 +1,7 @@
 """How far loading is: a bar on a terminal, log lines elsewhere, and the service manager's status line."""
 
 import sys
+import time
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,9 @@ from daemon.systemd import Notifier
 
 _TITLES = {"load": "loading model", "compile": "compiling kernels"}
 _STEP = 0.25
+_PATIENCE_SECONDS = 120
+"""What a service manager is asked to wait for the next sign of life: a download has no fixed duration."""
+_SIGN_SECONDS = 10.0
 
 
 class LoadProgress:
@@ -21,14 +25,22 @@ class LoadProgress:
         self._notifier = notifier
         self._bar: Progress | None = None
         if sys.stderr.isatty() and not quiet:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+            )
             console = Console(file=sys.stderr)
             self._bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
         self._tasks: dict[str, TaskID] = {}
         self._shown: dict[str, float] = {}
+        self._last_sign = 0.0
 
     def __call__(self, stage: str, share: float) -> None:
         title = _TITLES.get(stage, stage)
+        if (now := time.monotonic()) - self._last_sign >= _SIGN_SECONDS:
+            self._last_sign = now
+            self._notifier.send(EXTEND_TIMEOUT_USEC=str(_PATIENCE_SECONDS * 1_000_000))
         if self._bar is not None:
             if stage not in self._tasks:
                 self._tasks[stage] = self._bar.add_task(title, total=1.0)

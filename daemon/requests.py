@@ -124,9 +124,7 @@ class TextCompletionRequest(CompletionRequest, kw_only=True):
 
 
 class ChatRequest(CompletionFields, kw_only=True):
-    """``POST /v1/chat/completions``. `messages` are checked by `daemon.chat`, which knows what templates
-    take.
-    """
+    """``POST /v1/chat/completions``. `daemon.chat` checks `messages`, for it knows what templates take."""
 
     messages: Any = None
     model: str | None = None

@@ -25,6 +25,7 @@ from daemon.systemd import Notifier
 from runtime.engine import Engine
 from runtime.errors import RuntimeFault
 from store import StoreBusy
+from tools.errors import FetchError
 
 _FLUSH_SECONDS = 10.0
 _FAREWELL_SECONDS = 1.0
@@ -149,7 +150,7 @@ class Daemon:
                             self.prepare, self.config, progress, abandon_on_cancel=True
                         )
                         loaded.append(result)
-                    except (RuntimeFault, OSError, UsageError) as error:
+                    except (RuntimeFault, FetchError, OSError, UsageError) as error:
                         self.failure = StartFailed(str(error))
                 nursery.cancel_scope.cancel()
 

@@ -54,9 +54,7 @@ _LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One completion's settings, all decided. `samplers` is the chain in force; names are those of the
-    JSON.
-    """
+    """One completion's settings, all decided, by their JSON names. `samplers` is the chain in force."""
 
     sampling: SamplingParams
     samplers: tuple[str, ...]

@@ -85,9 +85,7 @@ def encode_text(text: str, tokenizer: Tokenizer, *, add_special: bool, parse_spe
 
 
 def token_text(data: bytes) -> str:
-    """The bytes of a token as text; what is not a whole character is left out at the end, replaced
-    elsewhere.
-    """
+    """The bytes of a token as text; half a character at the end is left out, other junk replaced."""
     for length in range(len(data), max(len(data) - 4, -1), -1):
         try:
             return data[:length].decode()

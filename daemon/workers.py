@@ -18,9 +18,7 @@ class Workers:
         self._limiter = trio.CapacityLimiter(_LIMIT)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `function` in a thread. When cancelled, the caller goes on at once and the result is
-        dropped.
-        """
+        """Call `function` in a thread. A cancelled caller goes on at once and the result is dropped."""
         return await trio.to_thread.run_sync(
             lambda: function(*args, **kwargs), abandon_on_cancel=True, limiter=self._limiter
         )

@@ -86,9 +86,7 @@ async def _file_name() -> str:
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether `name` may name a save: no path, nothing that a file system or a terminal would take
-    otherwise.
-    """
+    """Whether `name` may name a save: not a path, nor what file systems or terminals take otherwise."""
     if not name or len(name.encode(errors="replace")) > MAX_NAME:
         return False
     if name != name.strip(" ") or name.endswith(".") or ".." in name:
