@@ -1,5 +1,6 @@
 """HTTP as downloads need it: where a token may go, which redirects are followed, what is worth a retry."""
 
+import logging
 import re
 import ssl
 import time
@@ -101,6 +102,9 @@ class Client:
         self._token = token
         if not (token.isascii() and token.isprintable() and " " not in token):
             raise FetchError("HF_TOKEN has characters that no token can have")
+        for library in ("httpx", "httpcore"):
+            # they log whole URLs, and those of a CDN are signed
+            logging.getLogger(library).setLevel(logging.WARNING)
         try:
             self._http = httpx.Client(
                 timeout=httpx.Timeout(patience.read, connect=patience.connect),

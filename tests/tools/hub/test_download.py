@@ -1,5 +1,6 @@
 """Downloads that are interrupted, damaged, redirected, slow, too large, or wanted twice at once."""
 
+import logging
 import os
 import shutil
 import signal
@@ -344,13 +345,18 @@ def test_urls_that_name_no_file_or_no_web_server(hub: Hub, log: Log) -> None:
     assert not hub.folder.exists()
 
 
-def test_a_secret_of_a_url_is_neither_shown_nor_kept(make_hub: Callable[..., Hub], log: Log) -> None:
+def test_a_secret_of_a_url_is_neither_shown_nor_logged_nor_kept(
+    make_hub: Callable[..., Hub], server: LocalHub, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
     hub = make_hub()
+    caplog.set_level(logging.DEBUG)
+    fetch_url(hub, server.file_url(REPO, NAME) + "?sig=secret", log.watch)
+    assert "secret" not in caplog.text
     for url in ("ftp://me:secret@h/a.gguf", "http://me:secret@127.0.0.1:9/a.gguf?sig=secret"):
         with pytest.raises(FetchError) as caught:
             fetch_url(hub, url, log.watch)
         assert "secret" not in str(caught.value) + log.text
-    assert not any("secret" in path.read_text() for path in hub.folder.rglob("*") if path.is_file())
+    assert not any(b"secret" in path.read_bytes() for path in hub.folder.rglob(".*") if path.is_file())
 
 
 def test_offline_takes_a_url_from_the_cache(
