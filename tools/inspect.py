@@ -11,7 +11,9 @@ import numpy as np
 
 from runtime.errors import ModelError, RuntimeFault, UnsupportedModel
 from runtime.gguf import MetadataValue, ModelFile, StringArray, open_model
+from runtime.models import SUPPORTED
 from runtime.tokenizers import load_tokenizer
+from runtime.weight_types import NAMES
 
 _SHOWN_ELEMENTS = 8
 _SHOWN_CHARACTERS = 60
@@ -84,16 +86,12 @@ def refusals(model: ModelFile) -> list[str]:
 
 
 def _check_architecture(model: ModelFile) -> None:
-    from runtime.models import SUPPORTED
-
     if model.architecture not in SUPPORTED:
         known = ", ".join(sorted(SUPPORTED))
         raise UnsupportedModel(f"architecture {model.architecture!r} is not supported (supported: {known})")
 
 
 def _check_types(model: ModelFile) -> None:
-    from runtime.kernels.formats import NAMES
-
     if not model.tensors:
         raise UnsupportedModel("the file has no tensors: a vocabulary alone cannot be run")
     unknown = sorted({t.type.name for t in model.tensors.values()} - set(NAMES))

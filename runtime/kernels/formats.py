@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from runtime.kernels.quantise import block_size
 from runtime.kernels.simd import LANES
+from runtime.weight_types import NAMES
 
 T = TypeVar("T")
 
@@ -80,14 +81,5 @@ def _format(name: str) -> Format:
         module,
     )
 
-
-NAMES = (
-    *("F32", "F16", "BF16"),
-    *("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
-    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    *("IQ4_NL", "IQ4_XS", "MXFP4"),
-    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"),
-    *("TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"),
-)
 
 FORMATS: Mapping[str, Format] = ByType(_format)

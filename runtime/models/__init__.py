@@ -1,10 +1,16 @@
-"""Model files: one per architecture, each a forward pass written as a plan."""
+"""Model files: one per architecture, each a forward pass written as a plan.
+
+Importing this package loads no kernels, so that a tool can tell quickly what can run.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from runtime.errors import UnsupportedModel
-from runtime.plan.builder import Plan
+
+if TYPE_CHECKING:
+    from runtime.plan.builder import Plan
 
 _FILES = {
     "bailingmoe2": "dots1",
@@ -52,7 +58,7 @@ _FILES = {
 SUPPORTED = frozenset(_FILES)
 
 
-def builder(architecture: str) -> Callable[[Plan], None]:
+def builder(architecture: str) -> "Callable[[Plan], None]":
     """The `build` function of an architecture. Errors: UnsupportedModel when there is none."""
     name = _FILES.get(architecture)
     if name is None:

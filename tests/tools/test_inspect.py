@@ -3,6 +3,8 @@
 import argparse
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,19 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[s
     assert run(*arguments, "--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+def test_no_kernels_are_loaded_to_look_at_a_file(tmp_path: Path) -> None:
+    """numba alone would take most of a second."""
+    path = tiny_model().write(tmp_path / "m.gguf")
+    script = (
+        "import sys; from daemon.cli import main; status = main(sys.argv[1:]); "
+        "sys.exit(status or 'numba' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "inspect", str(path)], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_model_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
