@@ -57,7 +57,7 @@ def load_model(
     """Open, check, pack and compile.
 
     `progress(stage, share)` is called with stage "load" while weights are packed and "compile" while kernels
-    are compiled or loaded from the cache. Errors: ModelError.
+    are compiled or loaded from the cache. Errors: ModelError, also for a file that changes meanwhile.
     """
     file = open_model(path, overrides=options.overrides)
     build = builder(file.architecture)
@@ -88,6 +88,8 @@ def load_model(
     )
     build(plan)
     layout = plan.finish()
+    # weights were read through the mapping: what was written to the file meanwhile is in them
+    file.verify_unchanged()
     runner = PlanRunner(plan, layout, options.n_threads, progress)
     identity = (
         ("architecture", file.architecture),
