@@ -31,6 +31,8 @@ BATCH_S = 0.2
 IDLE_S = 5.0
 TOUCH_S = 30.0
 SLOW_S = 10.0
+REPAIR_S = 600.0
+MAX_REPAIRS = 2
 _MAX_TOUCHES = 100_000
 # A transaction is bad after an error in it; when that is the first one seen, LMDB met a page it cannot use.
 CORRUPT = (
@@ -73,7 +75,7 @@ class Writer:
         self._stop_at: float | None = None
         self._broken = ""
         self._is_busy = False
-        self._repairs = 0
+        self._repaired_at: list[float] = []
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         environment.bind_writer(self._thread)
         self._thread.start()
@@ -225,7 +227,6 @@ class Writer:
         """Run a step; what goes wrong with the disk or the file ends here, never in a request."""
         try:
             step()
-            self._repairs = 0
             return
         except Damaged as error:
             failure: Exception = WriteRefused(f"the store had to be repaired, try again: {error}")
@@ -378,10 +379,12 @@ class Writer:
             self._env.sync()
 
     def _repair(self, why: str) -> None:
-        self._repairs += 1
-        if self._repairs > 2:
-            self._open_breaker(f"repairing did not help: {why}")
+        now = time.monotonic()
+        self._repaired_at = [at for at in self._repaired_at if at > now - REPAIR_S]
+        if len(self._repaired_at) >= MAX_REPAIRS:
+            self._replace_file(f"repairing did not help: {why}")
             return
+        self._repaired_at.append(now)
         log.error("the store is inconsistent (%s): rebuilding its tables", why)
         try:
             lost = self._env.write(lambda txn: rebuild(self._env, txn))
@@ -400,6 +403,7 @@ class Writer:
         except (StoreError, lmdb.Error, OSError) as error:
             self._open_breaker(f"{why}; starting anew failed: {error}")
             return
+        self._repaired_at = []
         self._counters.add(rebuilt=1)
 
     def _open_breaker(self, why: str) -> None:
