@@ -44,5 +44,9 @@ class InvalidRequest(RuntimeFault):
     """A field of a request or command is out of range: no such slot, a token id beyond the vocabulary."""
 
 
+class StepCancelled(RuntimeFault):
+    """The step was given up before its end, as `Runner.cancel` asked; nothing of it counts."""
+
+
 class StepFailed(RuntimeFault):
     """The model could not compute a step or computed logits that are not numbers."""

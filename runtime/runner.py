@@ -42,6 +42,17 @@ class Runner(Protocol):
         """Compute one step and return logits float32 [rows wanted, n_vocab], in the order of `runs`.
 
         The array is a view that the next step overwrites; the caller may change it.
+        Errors: StepCancelled after `cancel`. Rows of the new positions may then be written in part; a step
+        that computes them again leaves the same memory as if there had been no other.
+        """
+
+    def cancel(self) -> None:
+        """Give the running step up, from another thread. Comes it between two steps, the next one ends so."""
+
+    def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
+        """Make rows [first, end) of a block those of zero keys and values, whatever they held.
+
+        `addresses[g]` is the block's in cache group g. Not while a step runs.
         """
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ The control block is one int64 per cache line:
     EPOCH     bumped to start a run; workers park on it
     GEN       barrier generation         ARRIVED  threads that reached the barrier
     NEXT      next item of work, zeroed by the last thread at each barrier
-    STOP      ends the workers           CANCEL   polled between ops
+    STOP      ends the workers           CANCEL   polled between ops and items
     PARKED    threads that sleep or are about to
     JOB       argument of the current run
 """
@@ -45,6 +45,7 @@ _CONTROL_BYTES = 64 * 8
 _POLLS = 4000  # about 2 us before the core is given away
 _YIELDS = 50  # before sleeping
 _NO_EPOCH = -1  # differs from every run's
+_NO_ITEM = 1 << 62  # beyond any number of items
 
 
 @nb.njit(**inline)
@@ -90,7 +91,12 @@ def barrier(ctl, nth):
 
 @nb.njit(**inline)
 def grab(ctl, nth, chunk):
-    """First item of the next `chunk` items of work: whoever is slow takes fewer of them."""
+    """First item of the next `chunk` items of work: whoever is slow takes fewer of them.
+
+    In a cancelled run there are none left. An op may then be half done, which no later op sees: none starts.
+    """
+    if atomic_load(ctl + CANCEL) != 0:
+        return nb.int64(_NO_ITEM)
     return atomic_add(ctl + NEXT, chunk)
 
 
@@ -176,7 +182,7 @@ class Team:
         return not _lead(self._program, self._ctl, self.n_threads, job_address, self._epoch)
 
     def cancel(self) -> None:
-        """Make the current run end after the ops that threads are in, or the next run if there is none."""
+        """Make the current run end after the items that threads work at, or the next run if there is none."""
         _set(self._ctl + CANCEL, 1)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from runtime.engine.commands import (
 )
 from runtime.engine.config import EngineConfig
 from runtime.engine.counters import Counters
-from runtime.engine.lending import lend
+from runtime.engine.lending import ClearRows, lend
 from runtime.engine.messages import (
     CacheSource,
     EngineStatistics,
@@ -45,7 +45,7 @@ from runtime.engine.schedule import SlotView, choose_slot
 from runtime.engine.slot import Phase, Slot, Task
 from runtime.engine.validation import check_prefix, check_request, no_such_slot
 from runtime.errors import InvalidRequest, PoolExhausted, QueueFull
-from runtime.memory.layout import MemoryLayout
+from runtime.memory.layout import TILE, MemoryLayout
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import PrefixIndex, common_prefix
 from runtime.memory.sequence import BlockSequence
@@ -56,7 +56,10 @@ Message = GenerateRequest | Cancel | SlotCommand | LookupDone | LoadDone
 
 
 class Core:
-    """`eog_ids` end an answer, `decoder` makes its text decoder, `wake` is called when a lease returns."""
+    """`eog_ids` end an answer, `decoder` makes its text decoder, `wake` is called when a lease returns.
+
+    `clear_rows` is the runner's.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Core:
         port: MemoryPort | None,
         clock: Callable[[], float],
         wake: Callable[[], None],
+        clear_rows: ClearRows,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -80,6 +84,7 @@ class Core:
         self._decoder = decoder
         self._port = port
         self._wake = wake
+        self._clear_rows = clear_rows
         self._restorer = Restorer(self.index, port, self._allocate, config.restore_seconds, clock)
         self._waiting: deque[tuple[int, GenerateRequest]] = deque()
         self._deferred: deque[SlotCommand] = deque()
@@ -160,6 +165,8 @@ class Core:
                 has_new_line=task.answer.has_new_line,
             )
         )
+        # A step that was given up has reserved more.
+        slot.sequence.truncate(slot.sequence.n_tokens)
         slot.sequence.publish_tail()
         self.offer(slot, slot.sequence.n_tokens, "release")
         self._rest(slot)
@@ -183,7 +190,8 @@ class Core:
 
     def offer(self, slot: Slot, n_tokens: int, why: str) -> None:
         """Lend a prefix to the store, unless the request or its length speaks against it."""
-        if self._port is None or n_tokens < self.config.offer_min_tokens or slot.sequence.private:
+        too_few = n_tokens < max(TILE, self.config.offer_min_tokens)
+        if self._port is None or too_few or slot.sequence.private:
             return
         self._port.offer(self._lend(slot, n_tokens, why))
 
@@ -322,11 +330,15 @@ class Core:
         slot = self.slots[command.id_slot]
         match command:
             case CaptureSlot(ticket):
-                if slot.sequence.n_tokens:
-                    snapshot = self._lend(slot, slot.sequence.n_tokens, "save")
-                    self.emit(SlotCaptured(ticket, snapshot))
-                else:
+                if not slot.sequence.n_tokens:
                     self._refuse(command, InvalidRequest(f"slot {slot.id} is empty"))
+                    return
+                try:
+                    snapshot = self._lend(slot, slot.sequence.n_tokens, "save")
+                except PoolExhausted as exhausted:
+                    self._refuse(command, exhausted)
+                else:
+                    self.emit(SlotCaptured(ticket, snapshot))
             case EraseSlot(ticket):
                 self.emit(SlotErased(ticket, self._erase(slot)))
             case InstallPrefix(_, _, root, tokens):
@@ -373,7 +385,7 @@ class Core:
             self.counters.prompt_ms += timings.prompt_ms
 
     def _lend(self, slot: Slot, n_tokens: int, why: str) -> PrefixSnapshot:
-        return lend(self.pool, slot.sequence, n_tokens, why, self._wake)
+        return lend(self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows)
 
     def _allocate(self) -> int:
         while True:

@@ -6,6 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
+
 from runtime.engine import candidates
 from runtime.engine.commands import Cancel, SlotCommand
 from runtime.engine.config import EngineConfig
@@ -13,7 +16,7 @@ from runtime.engine.core import Core, Message
 from runtime.engine.messages import EngineStatistics, Event, GenerateRequest
 from runtime.engine.port import LoadDone, LookupDone, MemoryPort
 from runtime.engine.stepping import Step, Stepper
-from runtime.errors import StepFailed
+from runtime.errors import StepCancelled, StepFailed
 from runtime.runner import Runner
 from runtime.tokenizers import StreamDetokenizer, Tokenizer
 
@@ -49,6 +52,7 @@ class Engine:
             port=port,
             clock=time.monotonic,
             wake=self._wake,
+            clear_rows=runner.clear_rows,
         )
         self._stepper = Stepper(self._core, runner.n_ubatch)
         # Held while slots and counters change, not while the model computes: statistics wait for no step.
@@ -57,6 +61,8 @@ class Engine:
         self._inbox: deque[Message] = deque()
         self._woken = False
         self._closing = False
+        # The requests whose cancellation ends the step that is being computed.
+        self._reading: frozenset[int] = frozenset()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -67,8 +73,16 @@ class Engine:
         self._send(request)
 
     def cancel(self, request_id: int) -> None:
-        """End a request at the next step boundary; unknown ids are ignored."""
-        self._send(Cancel(request_id))
+        """End a request; unknown ids are ignored.
+
+        A step that reads its prompt is given up, which takes milliseconds; any other step is finished first.
+        """
+        with self._signal:
+            if not self._closing:
+                self._inbox.append(Cancel(request_id))
+                self._signal.notify()
+                if request_id in self._reading:
+                    self._runner.cancel()
 
     def post(self, message: SlotCommand | LookupDone | LoadDone) -> None:
         """Hand over a slot command, or an answer of the memory port."""
@@ -84,6 +98,8 @@ class Engine:
         with self._signal:
             self._closing = True
             self._signal.notify()
+            if self._reading:
+                self._runner.cancel()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -151,7 +167,11 @@ class Engine:
     def _compute(self, step: Step) -> None:
         begun = time.perf_counter()
         try:
-            logits = self._runner.step(step.runs)
+            logits = self._step(step)
+        except StepCancelled:
+            with self._state:
+                self._stepper.give_up(step)
+            return
         except Exception as error:
             log.exception("a step of %d rows failed", step.n_rows)
             with self._state:
@@ -160,6 +180,20 @@ class Engine:
         elapsed = (time.perf_counter() - begun) * 1e3
         with self._state:
             self._stepper.finish(step, logits, elapsed)
+
+    def _step(self, step: Step) -> npt.NDArray[np.float32]:
+        """The step's logits. Errors: StepCancelled when a request whose prompt it reads ends meanwhile."""
+        reading = self._stepper.reading(step)
+        with self._signal:
+            ended = {message.request_id for message in self._inbox if isinstance(message, Cancel)}
+            if self._closing or ended & reading:
+                raise StepCancelled("its requests ended before it began")
+            self._reading = reading
+        try:
+            return self._runner.step(step.runs)
+        finally:
+            with self._signal:
+                self._reading = frozenset()
 
     def _flush(self) -> bool:
         events = self._core.take_events()

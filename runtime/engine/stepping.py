@@ -13,6 +13,9 @@ from runtime.errors import PoolExhausted, StepFailed
 from runtime.memory.layout import BLOCK
 from runtime.runner import Run
 
+# Whoever keeps asking and leaving costs the others at most so many unfinished steps for each whole one.
+_GIVEN_UP_IN_A_ROW = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -32,6 +35,7 @@ class Stepper:
         self._n_ubatch = n_ubatch
         self._pace = Pace(core.config.max_step_ms)
         self._stalled_since: float | None = None
+        self._n_given_up = 0
 
     @property
     def stalled(self) -> bool:
@@ -68,6 +72,7 @@ class Stepper:
         """Commit the step's rows and sample from its logits; `ms` is how long it took."""
         core = self._core
         counters = core.counters
+        self._n_given_up = 0
         counters.steps += 1
         counters.busy_slots += len(step.runs)
         n_rows = step.n_rows
@@ -87,6 +92,20 @@ class Stepper:
             if wants:
                 self._advance(slot, task, logits[row])
                 row += 1
+
+    def reading(self, step: Step) -> frozenset[int]:
+        """The ids of the requests whose prompt `step` reads: when one is cancelled, the step is given up.
+
+        What it computes for others has to be computed again then, so that is asked of them only so often.
+        """
+        if len(step.slots) > 1 and self._n_given_up >= _GIVEN_UP_IN_A_ROW:
+            return frozenset()
+        tasks = [slot.task for slot in step.slots if slot.phase is Phase.PREFILL]
+        return frozenset(task.request.request_id for task in tasks if task is not None)
+
+    def give_up(self, step: Step) -> None:
+        """The step was cancelled. Nothing is committed, so the next one computes what is still wanted."""
+        self._n_given_up += 1
 
     def fail(self, step: Step, error: Exception) -> None:
         """The model could not compute the step: its requests end, the engine goes on."""

@@ -23,7 +23,7 @@ from runtime.kernels.routing import (
 from runtime.kernels.rows import add_scaled
 from runtime.kernels.simd import VB, fma, inline, ld_f32, ld_i32, ld_i64, load_f32, splat_f32, st_i64, store
 from runtime.kernels.tape import JOB_SCRATCH, JOB_VARS, SCRATCH, Op, arg, call_op, variable
-from runtime.team import NEXT, grab
+from runtime.team import CANCEL, NEXT, grab
 
 _ITEMS_PER_THREAD = 8  # of a product, so that threads end together
 _INNER_JOB, _INNER_CTL = 128, 256  # in scratch, after the inner op's parameters
@@ -97,6 +97,7 @@ def matmul_experts(a, job, ith, nth, ctl):
         st_i64(inner + 56, nb.int64(ROWS))
         st_i64(inner + _INNER_JOB + JOB_VARS + 8 * ROWS, m)
         st_i64(inner + _INNER_CTL + NEXT, nb.int64(0))
+        st_i64(inner + _INNER_CTL + CANCEL, nb.int64(0))
         call_op(op, inner, inner + _INNER_JOB, nb.int64(0), nb.int64(1), inner + _INNER_CTL)
 
 

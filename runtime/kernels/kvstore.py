@@ -83,12 +83,22 @@ def rotate_row(a, row, table):
             hadamard(row + 4 * ((heads + kv_heads) * dk + h * dv), dv)
 
 
+@nb.njit(**inline)
+def put_row(a, k, v, block, row):
+    """Write one position's keys f32 [kv heads][Dk] and values f32 [kv heads][Dv] to a row of a block."""
+    dk, dv, k_bytes, v_bytes = arg(a, A_DK), arg(a, A_DV), arg(a, A_K_BYTES), arg(a, A_V_BYTES)
+    tile, lane = block + row // TILE * arg(a, A_TILE) + arg(a, A_BASE), row % TILE
+    for h in range(arg(a, A_KV_HEADS)):
+        keys = tile + h * (k_bytes + v_bytes)
+        call_op(arg(a, A_PUT_KEY), k + 4 * h * dk, keys, lane, dk, 0)
+        call_op(arg(a, A_PUT_VALUE), v + 4 * h * dv, keys + k_bytes + lane * (v_bytes // TILE), dv, 0, 0)
+
+
 @Op
 def rotate_and_store(args, job, ith, nth, ctl):
     """(descriptor)"""
     a = arg(args, 0)
-    heads, kv_heads, dk, dv = arg(a, A_HEADS), arg(a, A_KV_HEADS), arg(a, A_DK), arg(a, A_DV)
-    k_bytes, v_bytes = arg(a, A_K_BYTES), arg(a, A_V_BYTES)
+    heads, kv_heads, dk = arg(a, A_HEADS), arg(a, A_KV_HEADS), arg(a, A_DK)
     rows, positions = ld_i64(job + JOB_VARS + 8 * ROWS), ld_i64(job + JOB_VARS + 8 * ROW_POSITION)
     row_run, run_table = ld_i64(job + JOB_VARS + 8 * ROW_RUN), ld_i64(job + JOB_VARS + 8 * RUN_TABLE)
     while True:
@@ -101,15 +111,15 @@ def rotate_and_store(args, job, ith, nth, ctl):
         position = ld_i64(positions + 8 * j)
         run_at = run_table + ld_i64(row_run + 8 * j) * 8 * RUN_WORDS
         block = ld_i64(ld_i64(run_at + 8 * (RUN_BLOCKS + arg(a, A_GROUP))) + 8 * (position // BLOCK))
-        within = position % BLOCK
-        tile = block + within // TILE * arg(a, A_TILE) + arg(a, A_BASE)
-        lane = within % TILE
         k = row + 4 * heads * dk
-        v = k + 4 * kv_heads * dk
-        for h in range(kv_heads):
-            keys = tile + h * (k_bytes + v_bytes)
-            call_op(arg(a, A_PUT_KEY), k + 4 * h * dk, keys, lane, dk, 0)
-            call_op(arg(a, A_PUT_VALUE), v + 4 * h * dv, keys + k_bytes + lane * (v_bytes // TILE), dv, 0, 0)
+        put_row(a, k, k + 4 * kv_heads * dk, block, position % BLOCK)
+
+
+@Op
+def clear_rows(layer, block, first, end, zeros):
+    """Rows [first, end) of a block become those of zeros, f32 [kv heads * max(Dk, Dv)]: not part of a tape"""
+    for row in range(first, end):
+        put_row(layer, zeros, zeros, block, row)
 
 
 @Op

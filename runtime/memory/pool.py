@@ -104,9 +104,10 @@ class BlockPool:
     def holders(self, block: int) -> int:
         return self._holders[block]
 
-    def leased(self, block: int) -> bool:
+    def leased(self, block: int) -> int:
+        """How many of its leading rows are lent; 0 for none."""
         self._collect()
-        return self._leases[block] > 0
+        return self._leased[block]
 
     def evictable(self, block: int) -> bool:
         """Only the index refers to it."""

@@ -123,9 +123,8 @@ class BlockSequence:
         end = self._n_tokens + n_new
         if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit a sequence of {self.capacity}")
-        row = self._n_tokens % BLOCK
-        if row and n_new and not self._pool.appendable(self._blocks[self._n_tokens // BLOCK], row):
-            self._copy_tail(row)
+        if n_new and self._n_tokens % BLOCK:
+            self.own_tail()
         try:
             while len(self._blocks) * BLOCK < end:
                 self._append(self._index.allocate())
@@ -160,6 +159,17 @@ class BlockSequence:
         i = self._n_tokens // BLOCK
         parent = self._nodes[-1] if self._nodes else None
         self._index.insert(self.root, parent, self._key(i, row), self._blocks[i])
+
+    def own_tail(self) -> int:
+        """The partial last block; it is copied first if somebody else needs rows of it after `n_tokens`.
+
+        `PoolExhausted` leaves the sequence as it was.
+        """
+        row = self._n_tokens % BLOCK
+        i = self._n_tokens // BLOCK
+        if not self._pool.appendable(self._blocks[i], row):
+            self._copy_tail(row)
+        return self._blocks[i]
 
     def lease(self, n_tokens: int) -> tuple[Lease, list[tuple[int, int]]]:
         """Freeze the first `n_tokens` rows; returns the lease and its ``(block, n_rows)`` in order."""

@@ -1,18 +1,23 @@
 """Runs a plan: fills the step's tables and walks the op tape with the team."""
 
+import ctypes
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
+from runtime.errors import StepCancelled
 from runtime.kernels import job
-from runtime.kernels.attention_layer import A_GET_VALUES, A_PUT_KEY
+from runtime.kernels.attention_layer import A_DK, A_DV, A_GET_VALUES, A_KV_HEADS, A_PUT_KEY
+from runtime.kernels.kvstore import clear_rows
 from runtime.kernels.kvtypes import KVType
 from runtime.kernels.tape import JOB_VARS, SCRATCH, Op, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.plan.builder import Plan
 from runtime.runner import Run
 from runtime.team import Team
+
+_CLEAR_ROWS = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)
 
 
 def compile_ops(ops: Iterable[Op], progress: Callable[[str, float], None] | None = None) -> None:
@@ -58,7 +63,8 @@ class PlanRunner:
         self._tape = arena.array((len(plan.tape), W), np.int64)
         caches = {t for _, *types in plan.cache_functions for t in types}
         pointed_at = (param for params in plan.tape for param in params if isinstance(param, Op))
-        compile_ops([*plan.ops, *pointed_at, *(op for t in caches for op in functions(t))], progress)
+        of_caches = (op for t in caches for op in functions(t))
+        compile_ops([*plan.ops, *pointed_at, *of_caches, clear_rows], progress)
         for layer, keys, values in plan.cache_functions:
             layer[A_PUT_KEY : A_GET_VALUES + 1] = [
                 keys.put_key.address, values.put_value.address,
@@ -73,6 +79,10 @@ class PlanRunner:
         self._vars[[job.RUN_TABLE, job.ROW_POSITION, job.ROW_RUN, job.TOKENS, job.OUT_INDEX]] = [
             a.ctypes.data for a in (self._runs, self._positions, self._row_run, self._tokens, self._out_index)
         ]
+        layers = [layer for group in plan.groups for layer in group.layers]
+        widest = max((int(x[A_KV_HEADS] * max(x[A_DK], x[A_DV])) for x in layers), default=0)
+        self._zeros = arena.array((widest,), np.float32)
+        self._clear_rows = _CLEAR_ROWS(clear_rows.address)
         self._team = Team(program(), n_threads)
         self._logits = plan.logits_array()
 
@@ -89,7 +99,7 @@ class PlanRunner:
         return self._layout
 
     def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
-        """See `Runner.step`. Errors: ValueError for a step that is larger than the plan or out of range."""
+        """See `Runner.step`. Errors: ValueError too, for a step larger than the plan or out of range."""
         row = n_out = 0
         for i, run in enumerate(runs):
             row, n_out = self._place(i, run, row, n_out)
@@ -98,12 +108,18 @@ class PlanRunner:
             ids = self._tokens[:row]
             if int(ids.min()) < 0 or int(ids.max()) >= self._plan.n_vocab:
                 raise ValueError("a token id lies outside the vocabulary")
-            self._team.run(self._job.ctypes.data)
+            if not self._team.run(self._job.ctypes.data):
+                raise StepCancelled("the step was cancelled")
         return self._logits[:n_out, : self._plan.n_vocab]
 
     def cancel(self) -> None:
-        """Abandon the running step from another thread; its results are void."""
         self._team.cancel()
+
+    def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
+        zeros = self._zeros.ctypes.data
+        for group, address in zip(self._plan.groups, addresses, strict=True):
+            for layer in group.layers:
+                self._clear_rows(layer.ctypes.data, address, first, end, zeros)
 
     def close(self) -> None:
         self._team.close()

@@ -54,6 +54,12 @@ class Recorder:
         self.rows += [row.copy() for row in logits]
         return logits
 
+    def cancel(self) -> None:
+        self.inner.runner.cancel()
+
+    def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
+        self.inner.runner.clear_rows(addresses, first, end)
+
     def close(self) -> None:
         self.inner.runner.close()
 

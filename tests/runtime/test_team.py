@@ -9,9 +9,9 @@ import weakref
 import numpy as np
 import pytest
 
-from runtime.kernels.simd import atomic_load
+from runtime.kernels.simd import atomic_add, atomic_load
 from runtime.kernels.tape import Op, W, arg, program
-from runtime.team import Team
+from runtime.team import Team, grab
 
 EMPTY_JOB = np.zeros(8, np.int64)
 
@@ -23,9 +23,18 @@ def wait_for(a, job, ith, nth, ctl):
         pass
 
 
-def waiting_job(flag: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@Op
+def count_items(a, job, ith, nth, ctl):
+    """(flag, count): take 1000 items, count them, and stay with each until the flag is set"""
+    while grab(ctl, nth, 1) < 1000:
+        atomic_add(arg(a, 1), 1)
+        while atomic_load(arg(a, 0)) == 0:
+            pass
+
+
+def waiting_job(flag: np.ndarray, op: Op = wait_for, count: int = 0) -> tuple[np.ndarray, np.ndarray]:
     tape = np.zeros((2, W), np.int64)
-    tape[:, 0], tape[:, 1] = wait_for.address, flag.ctypes.data
+    tape[:, 0], tape[:, 1], tape[:, 2] = op.address, flag.ctypes.data, count
     job = np.zeros(8, np.int64)
     job[:2] = [tape.ctypes.data, 2]
     return job, tape
@@ -69,6 +78,22 @@ def test_cancel_ends_the_run_it_meets_and_no_other() -> None:
         runner.join()
         assert results == [False]
         assert empty_run(team)
+
+
+def test_a_cancelled_op_takes_no_further_items() -> None:
+    flag, count = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    job, _tape = waiting_job(flag, count_items, count.ctypes.data)
+    with Team(program(), 2) as team:
+        runner = threading.Thread(target=team.run, args=(job.ctypes.data,))
+        runner.start()
+        while not count[0]:
+            pass
+        team.cancel()
+        flag[0] = 1
+        runner.join()
+        assert count[0] <= 2
+        assert team.run(job.ctypes.data)
+        assert count[0] >= 2000
 
 
 def test_cancel_between_runs_ends_the_next_one() -> None:

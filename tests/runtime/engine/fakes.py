@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.engine import Event
+from runtime.errors import StepCancelled
 from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
 from runtime.runner import Run
 
@@ -81,9 +82,17 @@ class FakeRunner:
         self.steps: list[list[tuple[int, int]]] = []
         self.before_step: Callable[[list[Run]], None] = lambda runs: None
         self.bias: dict[int, float] = {}
+        self.n_given_up = 0
+        self._cancelled = threading.Event()
 
     def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
         self.before_step(runs)
+        if self._cancelled.is_set():
+            self._cancelled.clear()
+            self.n_given_up += 1
+            for run in runs:
+                self._spoil(run)
+            raise StepCancelled("cancelled")
         self.steps.append([(run.start, len(run.tokens)) for run in runs])
         assert sum(len(run.tokens) for run in runs) <= self.n_ubatch
         out = []
@@ -97,7 +106,22 @@ class FakeRunner:
                     out[-1][token] += bias
         return np.array(out, np.float32).reshape(len(out), N_VOCAB)
 
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
+        for address, size in zip(addresses, ROW_BYTES, strict=True):
+            for row in range(first, end):
+                _block(address, size)[row // TILE, :, row % TILE] = 0
+
     def close(self) -> None: ...
+
+    def _spoil(self, run: Run) -> None:
+        """What a cancelled step leaves: new rows written in part, here with nonsense."""
+        for table, size in zip(run.tables, ROW_BYTES, strict=True):
+            for position in range(run.start, run.start + len(run.tokens)):
+                tiles = _block(int(table[position // BLOCK]), size)
+                tiles[position % BLOCK // TILE, ::2, position % TILE] = 0xEE
 
     def _write(self, run: Run) -> None:
         for group, (table, size) in enumerate(zip(run.tables, ROW_BYTES, strict=True)):

@@ -20,7 +20,7 @@ from runtime.engine import (
 from runtime.engine.core import Core, Message
 from runtime.engine.sampling import Sampler
 from runtime.engine.stepping import Stepper
-from runtime.errors import StepFailed
+from runtime.errors import StepCancelled, StepFailed
 from runtime.tokenizers import StreamDetokenizer
 from tests.runtime.engine.fakes import EOG, LAYOUT, LETTERS, N_VOCAB, FakeRunner, FakeTokenizer, Oracle
 
@@ -94,6 +94,7 @@ class Bench:
             port=port,
             clock=lambda: self.now,
             wake=self._wake,
+            clear_rows=self.runner.clear_rows,
         )
         self.stepper = Stepper(self.core, n_ubatch)
         self._ids = iter(range(1, 1 << 30))
@@ -121,6 +122,8 @@ class Bench:
             return told
         try:
             logits = self.runner.step(step.runs)
+        except StepCancelled:
+            self.stepper.give_up(step)
         except RuntimeError as error:
             self.stepper.fail(step, StepFailed(str(error)))
         else:
