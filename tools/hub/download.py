@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def is_here(wanted: Wanted) -> bool:
     if note is not None and (note.size, note.mtime_ns) == (found.st_size, found.st_mtime_ns):
         return note.sha256 == wanted.sha256
     digest = sha256_of(wanted.path)
-    write_note(wanted.path, Origin(wanted.source, "", found.st_size, digest, found.st_mtime_ns))
+    with suppress(OSError):
+        # in a cache that cannot be written the file is read again next time
+        write_note(wanted.path, Origin(wanted.source, "", found.st_size, digest, found.st_mtime_ns))
     return digest == wanted.sha256
 
 
@@ -124,7 +127,7 @@ def _receive(client: Client, wanted: Wanted, part: Part, watch: Watch) -> bool:
     while wanted.size is None or part.size < wanted.size:
         try:
             with client.get(wanted.url, _headers(part, wanted)) as answer:
-                if answer.status == 304 or _is_finished_file(answer, wanted):
+                if _is_finished_file(answer, wanted):
                     return False
                 if answer.status == 416 and part.origin is not None and part.size == part.origin.size:
                     return True
@@ -150,7 +153,9 @@ def _headers(part: Part, wanted: Wanted) -> dict[str, str]:
     if part.size:
         part.restart()
     finished = _finished(wanted)
-    return {"If-None-Match": finished.etag} if finished is not None and finished.etag else {}
+    if finished is None or not _can_be_sent(finished.etag):
+        return {}
+    return {"If-None-Match": finished.etag}
 
 
 def _finished(wanted: Wanted) -> Origin | None:
@@ -163,10 +168,12 @@ def _finished(wanted: Wanted) -> Origin | None:
 
 
 def _is_finished_file(answer: Answer, wanted: Wanted) -> bool:
-    """Whether a whole answer is what the finished file holds, as far as a server without ETags can tell."""
+    """Whether the server has what the finished file holds, as far as one without ETags can tell."""
     note = _finished(wanted)
-    if answer.status != 200 or note is None:
+    if note is None or answer.status not in (200, 304):
         return False
+    if answer.status == 304:
+        return True
     if answer.linked_sha256:
         return answer.linked_sha256 == note.sha256
     return answer.header("ETag") == note.etag and _length(answer) == note.size
@@ -251,7 +258,11 @@ def _length(answer: Answer) -> int | None:
 
 
 def _is_strong(etag: str) -> bool:
-    return len(etag) > 2 and etag.startswith('"')
+    return etag.startswith('"') and _can_be_sent(etag)
+
+
+def _can_be_sent(etag: str) -> bool:
+    return len(etag) > 2 and etag.isascii() and etag.isprintable()
 
 
 def _gigabytes(n_bytes: int) -> str:

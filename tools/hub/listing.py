@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 from tools.errors import FetchError
-from tools.hub.client import Answer, Attempts, Client, Interrupted
+from tools.hub.client import Answer, Attempts, Client, Interrupted, Patience
 from tools.hub.names import RepoFile, is_safe_path
 
 _MAX_PAGES = 200
@@ -28,7 +28,9 @@ class _Entry(msgspec.Struct):
     lfs: _Lfs | None = None
 
 
-def list_files(client: Client, endpoint: str, repo: str, say: Callable[[str], None]) -> list[RepoFile]:
+def list_files(
+    client: Client, endpoint: str, repo: str, say: Callable[[str], None], patience: Patience
+) -> list[RepoFile]:
     """The files of the repository's main branch, in the hub's order; names that cannot be kept are left out.
 
     Raises FetchError: unknown, private or gated repository, hub out of reach, not a hub.
@@ -36,7 +38,7 @@ def list_files(client: Client, endpoint: str, repo: str, say: Callable[[str], No
     url = f"{endpoint}/api/models/{repo}/tree/main?recursive=1"
     files: list[RepoFile] = []
     for _ in range(_MAX_PAGES):
-        body, following = _page(client, url, repo, say)
+        body, following = _page(client, url, repo, Attempts(patience, say))
         try:
             entries = msgspec.json.decode(body, type=list[_Entry])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -57,16 +59,15 @@ def refusal(client: Client, answer: Answer, subject: str, terms: str) -> FetchEr
         return FetchError(f"{subject}: gated: accept its terms at {terms} and set HF_TOKEN")
     if answer.status == 401:
         if client.has_token:
-            return FetchError(f"{subject}: no such thing on {answer.host}, or not for this HF_TOKEN")
-        return FetchError(f"{subject}: no such thing on {answer.host}, or private: then set HF_TOKEN")
+            return FetchError(f"{subject}: not found on {answer.host}, or not for this HF_TOKEN")
+        return FetchError(f"{subject}: not found on {answer.host}, or private: then set HF_TOKEN")
     if answer.status in (404, 410):
         return FetchError(f"{subject}: not found on {answer.host} (404)")
     return FetchError(f"{subject}: {answer.host} answered {answer.status}")
 
 
-def _page(client: Client, url: str, repo: str, say: Callable[[str], None]) -> tuple[bytes, str]:
+def _page(client: Client, url: str, repo: str, attempts: Attempts) -> tuple[bytes, str]:
     """A page's body and the address of the next one, "" after the last."""
-    attempts = Attempts(client.patience, say)
     while True:
         try:
             with client.get(url, {"Accept": "application/json"}) as answer:

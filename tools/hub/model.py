@@ -4,7 +4,7 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -55,10 +55,16 @@ def fetch_repo(hub: Hub, reference: str, watch: Watch, file: str = "") -> Path:
     if hub.offline:
         return _cached_model(folder, reference, quant, file)
     with Client(hub.endpoint, hub.token, hub.patience) as client:
+        patience = hub.patience if _kept(folder, reference, quant, file) is None else _hasty(hub.patience)
         try:
-            files = {one.path: one for one in list_files(client, hub.endpoint, repo, watch.say)}
+            listed = list_files(client, hub.endpoint, repo, watch.say, patience)
         except FetchError as error:
-            return _instead(error, folder, reference, quant, file, watch)
+            kept = _kept(folder, reference, quant, file)
+            if kept is None:
+                raise
+            watch.say(f"{error}; using the copy in the cache, {kept}")
+            return kept
+        files = {one.path: one for one in listed}
         names = shards_of(_choose(list(files), reference, quant, file))
         wanted = [_in_repo(hub, repo, folder, _listed(files, name, repo)) for name in names]
         return _bring_all(client, hub.folder, wanted, watch)
@@ -67,13 +73,16 @@ def fetch_repo(hub: Hub, reference: str, watch: Watch, file: str = "") -> Path:
 def fetch_url(hub: Hub, url: str, watch: Watch) -> Path:
     """Path of the model at a web address, as for `fetch_repo`; a shard's name brings all shards."""
     host = location_host(url, "the model's URL")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise FetchError(f"the model's URL: {shown(str(error))}") from None
     stem, name = posixpath.split(parts.path)
     if not is_safe_path(unquote(name)):
         raise FetchError(f"{host}: the URL of a model ends in a file's name")
     urls = [urlunsplit(parts._replace(path=f"{stem}/{one}")) for one in shards_of(name)]
     folder = hub.folder / host / "_url" / hashlib.sha256(urls[0].encode()).hexdigest()[:16]
-    terms = f"{parts.scheme}://{parts.hostname}"
+    terms = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     wanted = [
         Wanted(one, folder / (file := unquote(posixpath.basename(urlsplit(one).path))), file, terms)
         for one in urls
@@ -82,8 +91,14 @@ def fetch_url(hub: Hub, url: str, watch: Watch) -> Path:
         if all(one.path.is_file() for one in wanted):
             return wanted[0].path
         raise FetchError(f"offline: {wanted[0].subject} of {host} is not in the cache ({folder})")
-    with Client(hub.endpoint, hub.token, hub.patience) as client:
+    patience = _hasty(hub.patience) if all(one.path.is_file() for one in wanted) else hub.patience
+    with Client(hub.endpoint, hub.token, patience) as client:
         return _bring_all(client, hub.folder, wanted, watch)
+
+
+def _hasty(patience: Patience) -> Patience:
+    """For questions that the cache can answer too: a start without a network should not take minutes."""
+    return replace(patience, attempts=min(2, patience.attempts))
 
 
 def _choose(paths: Sequence[str], reference: str, quant: str, file: str) -> str:
@@ -140,18 +155,18 @@ def _cached_model(folder: Path, reference: str, quant: str, file: str) -> Path:
     return folder / names[0]
 
 
-def _instead(error: FetchError, folder: Path, reference: str, quant: str, file: str, watch: Watch) -> Path:
+def _kept(folder: Path, reference: str, quant: str, file: str) -> Path | None:
     try:
-        path = _cached_model(folder, reference, quant, file)
+        return _cached_model(folder, reference, quant, file)
     except FetchError:
-        raise error from None
-    watch.say(f"{error}; using the copy in the cache, {path}")
-    return path
+        return None
 
 
 def _bring_all(client: Client, root: Path, wanted: Sequence[Wanted], watch: Watch) -> Path:
     """Make every file complete, then give all of them their names: shards of two versions never meet."""
     first = wanted[0].path
+    if all(is_here(one) for one in wanted):
+        return first
     for folder in {one.path.parent for one in wanted}:
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FetchError(f"{folder}: leads out of the cache by a symbolic link")

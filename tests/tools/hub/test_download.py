@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tools.hub.conftest import REPO, Log
 from tests.tools.hub.local_hub import File, LocalHub
@@ -331,6 +333,26 @@ def test_a_url_of_a_shard_brings_all_of_them(hub: Hub, server: LocalHub, content
     assert fetch_url(hub, server.file_url("user/split", names[0]), log.watch) == path
 
 
+def test_a_url_whose_bytes_had_all_come_is_not_fetched_again(
+    hub: Hub, server: LocalHub, file: File, content: bytes, log: Log
+) -> None:
+    server.linked = server.cdn = False
+    url = server.file_url(REPO, NAME)
+    path = fetch_url(hub, url, log.watch)
+    part = path.with_name(f".{path.name}.part")
+    path.with_name(f".{path.name}.origin").replace(path.with_name(f".{part.name}.origin"))
+    path.replace(part)
+    assert fetch_url(hub, url, log.watch).read_bytes() == content
+    assert server.requests()[-1].headers["Range"] == f"bytes={len(content)}-"
+
+
+@pytest.mark.parametrize("status", [304, 204, 400, 418])
+def test_an_answer_that_brings_no_file_is_told(hub: Hub, server: LocalHub, log: Log, status: int) -> None:
+    server.failures = [status]
+    with pytest.raises(FetchError, match=f"answered {status}"):
+        fetch_url(hub, server.file_url(REPO, NAME), log.watch)
+
+
 def test_urls_that_name_no_file_or_no_web_server(hub: Hub, log: Log) -> None:
     for url in (
         "http://h/",
@@ -343,6 +365,17 @@ def test_urls_that_name_no_file_or_no_web_server(hub: Hub, log: Log) -> None:
         with pytest.raises(FetchError):
             fetch_url(hub, url, log.watch)
     assert not hub.folder.exists()
+
+
+@given(
+    st.sampled_from(("", "http://", "https://h/")),
+    st.text("htp:/[]@%.#?&\u2100\udcff\0 \\1a.gf-0o", max_size=30),
+)
+def test_any_text_is_a_url_or_refused_in_one_line(start: str, text: str) -> None:
+    """Offline and with an empty cache nothing is found, whatever is asked for."""
+    with pytest.raises(FetchError) as caught:
+        fetch_url(Hub("https://hub", Path("nowhere"), offline=True), start + text, Log().watch)
+    assert str(caught.value).isprintable()
 
 
 def test_a_secret_of_a_url_is_neither_shown_nor_logged_nor_kept(

@@ -150,7 +150,7 @@ def test_a_partial_download_that_is_a_symbolic_link_is_not_followed(
 def test_an_unknown_repository(make_hub: Callable[..., Hub], log: Log) -> None:
     assert "user/none" in refused(make_hub(token="hf_any"), log, "user/none")
     anonymous = refused(make_hub(), log, "user/none")
-    assert "no such thing" in anonymous
+    assert "or private" in anonymous
     assert "HF_TOKEN" in anonymous
 
 
@@ -247,6 +247,21 @@ def test_a_hub_out_of_reach_is_no_error_when_the_cache_has_the_model(
     server.failures = [503] * 3
     assert fetch_repo(make_hub(), REPO, log.watch) == path
     assert f"answered 503; using the copy in the cache, {path}" in log.text
+
+
+def test_a_cache_that_cannot_be_written_serves_what_it_has(
+    hub: Hub, server: LocalHub, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fetch_repo(hub, REPO, log.watch)
+    for note in path.parent.glob(".*"):
+        note.unlink()
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError("read-only")
+
+    for name in ("tools.hub.download.write_note", "tools.hub.model.exclusive"):
+        monkeypatch.setattr(name, refuse)
+    assert fetch_repo(hub, REPO, log.watch) == path
 
 
 def test_a_hub_out_of_reach_is_one_line(make_hub: Callable[..., Hub], log: Log) -> None:
