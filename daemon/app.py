@@ -15,7 +15,7 @@ from daemon.errors import LOADING, NOT_FOUND, SHUTTING_DOWN, ApiError, from_exce
 from daemon.exchange import SCOPE_KEY, Exchange
 from daemon.logs import log_failure
 from daemon.replies import error_reply
-from daemon.routes import chat, completion, health, metrics, models, page, slots, text
+from daemon.routes import chat, completion, health, metrics, models, page, saves, slots, text
 from daemon.service import Service
 
 MAX_BODY = 16 * 2**20
@@ -37,7 +37,7 @@ def create_app(service: Service) -> ASGIApp:
     assets = page.load_assets(service.config)
     _add_gate(app, service, assets)
     _add_errors(app)
-    for routes in (health, models, completion, chat, text, slots, metrics):
+    for routes in (health, models, completion, chat, text, slots, saves, metrics):
         routes.register(app, service)
     page.register(app, assets)
     return _Exchanges(app, service.config.api_prefix)

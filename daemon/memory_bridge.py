@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import trio
@@ -25,7 +26,9 @@ from daemon.saves import (
     DamagedSave,
     ForeignSave,
     RestoreResult,
+    SavedPrompt,
     SaveError,
+    SaveExists,
     SaveResult,
     SavesUnavailable,
     StoreHealth,
@@ -45,6 +48,7 @@ from store import (
     InvalidName,
     Manifest,
     Match,
+    NameTaken,
     Outcome,
     Segment,
     Store,
@@ -56,6 +60,8 @@ from store import (
     weights_digest,
 )
 
+T = TypeVar("T")
+
 ROOT = b"model"
 _PACE_MIB_S = 64.0  # while something decodes; unpaced writing costs a decode step up to a third (measured)
 _PACE_SECONDS = 0.25
@@ -66,8 +72,17 @@ _WAITING_OFFERS = 64
 class MemoryBridge:
     """`daemon.saves.Memory` over a store. Owns the store from the constructor on."""
 
-    def __init__(self, store: Store, loaded: LoadedModel, client: EngineClient, model_name: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        loaded: LoadedModel,
+        client: EngineClient,
+        model_name: str,
+        files: Path | None = None,
+    ) -> None:
+        """`files` is the folder of ``--slot-save-path``: saves are written there too, and found there."""
         self._store = store
+        self._files = files
         self._loaded = loaded
         self._client = client
         self._model_name = model_name
@@ -154,13 +169,16 @@ class MemoryBridge:
         save = partial(self._store.save_manifest, name, root, snapshot.tokens, model=self._model_name)
         try:
             info = await trio.to_thread.run_sync(save)
-        except StoreError as error:
+            if self._files is not None:
+                export = partial(self._store.administration.export_save, name, self._files / name)
+                await trio.to_thread.run_sync(export)
+        except (StoreError, OSError) as error:
             raise SaveError(str(error)) from error
         return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, info.n_tokens)
 
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
-        manifest = await trio.to_thread.run_sync(self._manifest, name)
+        manifest = await self._asked(partial(self._manifest, name))
         tokens = np.ascontiguousarray(manifest.tokens, np.int32)
         answer = await self._client.ask(lambda ticket: InstallPrefix(ticket, id_slot, ROOT, tokens))
         if not isinstance(answer, PrefixInstalled) or answer.error is not None:
@@ -171,6 +189,24 @@ class MemoryBridge:
 
     async def erase(self, id_slot: int) -> int:
         return await erase_slot(self._client, id_slot)
+
+    async def saved(self) -> list[SavedPrompt]:
+        infos = await trio.to_thread.run_sync(self._store.list_manifests)
+        return [SavedPrompt(i.name, i.n_bytes, i.created_ms / 1e3, i.n_tokens, i.model) for i in infos]
+
+    async def saved_tokens(self, name: str) -> Tokens:
+        manifest = await self._asked(partial(self._store.manifest, name))
+        return np.ascontiguousarray(manifest.tokens, np.int32)
+
+    async def delete(self, name: str) -> None:
+        await self._asked(partial(self._store.delete_manifest, name))
+        if self._files is not None:
+            await trio.to_thread.run_sync(partial((self._files / name).unlink, missing_ok=True))
+
+    async def rename(self, old: str, new: str) -> None:
+        await self._asked(partial(self._store.rename_manifest, old, new))
+        if self._files is not None and (self._files / old).exists():
+            await trio.to_thread.run_sync((self._files / old).replace, self._files / new)
 
     def health(self) -> StoreHealth:
         if self._trouble:
@@ -194,17 +230,30 @@ class MemoryBridge:
         return self._root
 
     def _manifest(self, name: str) -> Manifest:
+        """The save of that name; one that only exists as a file is brought in first."""
         try:
             return self._store.manifest(name, self._fingerprint)
+        except UnknownName:
+            if self._files is None or not (self._files / name).is_file():
+                raise
+        self._store.administration.import_save(self._files / name, name=name, expected=self._fingerprint)
+        return self._store.manifest(name, self._fingerprint)
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        """Run a call of the store about a save in a thread; its errors become a `SaveError`."""
+        try:
+            return await trio.to_thread.run_sync(call)
         except UnknownName as error:
             raise UnknownSave(str(error)) from error
+        except NameTaken as error:
+            raise SaveExists(str(error)) from error
         except FingerprintMismatch as error:
             raise ForeignSave(str(error), ", ".join(error.fields)) from error
         except InvalidName as error:
             raise SaveError(str(error)) from error
         except Damaged as error:
             raise DamagedSave(str(error)) from error
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             raise SavesUnavailable(str(error)) from error
 
     async def _written(self, root: bytes, snapshot: PrefixSnapshot) -> WriteResult:
@@ -308,4 +357,7 @@ def fingerprint_of(loaded: LoadedModel, weights: bytes) -> Fingerprint:
 async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient, name: str) -> MemoryBridge:
     """Open the configured store. Raises StoreError or OSError."""
     open_store = partial(Store.open, Path(config.store_path), budget_bytes=config.store_budget or None)
-    return MemoryBridge(await trio.to_thread.run_sync(open_store), loaded, client, name)
+    files = Path(config.slot_save_path) if config.slot_save_path else None
+    if files is not None:
+        files.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return MemoryBridge(await trio.to_thread.run_sync(open_store), loaded, client, name, files)

@@ -78,8 +78,7 @@ _STORE = (
     Flag(("--store-budget",), "store_budget", size(), 0, "EMBERD_STORE_BUDGET",
          "bytes the store may use (0: 10 % of the disk, at most 32G)"),
     Flag(("--slot-save-path",), "slot_save_path", text("DIR"), "", "",
-         "also export each slot save as a file in this directory, and import from it",
-         note="saves are kept in the store only so far"),
+         "also write each slot save as a file into this directory, and find saves there"),
 )
 
 _SERVER = (

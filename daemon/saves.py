@@ -6,6 +6,7 @@ from typing import Protocol
 
 from daemon.engine_client import EngineClient
 from runtime.engine.commands import EraseSlot, SlotErased
+from runtime.engine.messages import Tokens
 from runtime.engine.port import MemoryPort
 
 
@@ -15,6 +16,10 @@ class SaveError(Exception):
 
 class UnknownSave(SaveError):
     """No save of that name exists."""
+
+
+class SaveExists(SaveError):
+    """The new name belongs to another save."""
 
 
 class ForeignSave(SaveError):
@@ -53,6 +58,17 @@ class RestoreResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedPrompt:
+    """A named save as listed. `created` is Unix time in seconds, `model` the name it was saved under."""
+
+    name: str
+    n_bytes: int
+    created: float
+    n_tokens: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreHealth:
     """`status` is ``ok``, ``degraded`` or ``off``; `reason` says why it is not ok."""
 
@@ -73,6 +89,15 @@ class Saves(Protocol):
 
     async def erase(self, id_slot: int) -> int:
         """Clear the slot and return how many tokens it held."""
+
+    async def saved(self) -> list[SavedPrompt]:
+        """All named saves, whatever model they are of."""
+
+    async def saved_tokens(self, name: str) -> Tokens: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def rename(self, old: str, new: str) -> None: ...
 
     def health(self) -> StoreHealth: ...
 
@@ -119,6 +144,18 @@ class NoMemory:
 
     async def erase(self, id_slot: int) -> int:
         return await erase_slot(self._client, id_slot)
+
+    async def saved(self) -> list[SavedPrompt]:
+        return []
+
+    async def saved_tokens(self, name: str) -> Tokens:
+        raise UnknownSave(f"no save is named {name!r}")
+
+    async def delete(self, name: str) -> None:
+        raise UnknownSave(f"no save is named {name!r}")
+
+    async def rename(self, old: str, new: str) -> None:
+        raise UnknownSave(f"no save is named {old!r}")
 
     def health(self) -> StoreHealth:
         return StoreHealth("off", self._reason)
