@@ -1,4 +1,4 @@
-"""Slots saved, restored, listed, renamed, deleted over HTTP; files of --slot-save-path travel between stores."""
+"""Slots saved, restored, listed, renamed, deleted over HTTP; --slot-save-path files travel between stores."""
 
 from pathlib import Path
 
