@@ -28,6 +28,18 @@ class ContextExceeded(RuntimeFault):
         self.n_ctx = n_ctx
 
 
+class BatchExceeded(RuntimeFault):
+    """A prompt to embed does not fit one step; `n_prompt` and `n_ubatch` are token counts."""
+
+    def __init__(self, n_prompt: int, n_ubatch: int) -> None:
+        super().__init__(
+            f"input ({n_prompt} tokens) is too large to process. "
+            f"increase the physical batch size (current batch size: {n_ubatch})"
+        )
+        self.n_prompt = n_prompt
+        self.n_ubatch = n_ubatch
+
+
 class PoolExhausted(RuntimeFault):
     """Every block of the pool is referenced by a live sequence or a lease."""
 

@@ -32,6 +32,10 @@ class Runner(Protocol):
     def n_vocab(self) -> int: ...
 
     @property
+    def n_embd(self) -> int:
+        """Values of a row of `embed`; 0 for a model that computes logits."""
+
+    @property
     def n_ubatch(self) -> int:
         """The largest number of rows in a step."""
 
@@ -44,6 +48,14 @@ class Runner(Protocol):
         The array is a view that the next step overwrites; the caller may change it.
         Errors: StepCancelled after `cancel`. Rows of the new positions may then be written in part; a step
         that computes them again leaves the same memory as if there had been no other.
+        """
+
+    def embed(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        """Compute one step of whole sequences and return hidden states float32 [rows, n_embd], of all rows.
+
+        They are those after the final norm where the model has one. Which logits runs want is ignored. The
+        array is a view that the next step overwrites. A model has either this or `step`: ValueError for the
+        other. Errors: as of `step`.
         """
 
     def cancel(self) -> None:

@@ -10,6 +10,7 @@ from runtime.engine.commands import (
     SlotErased,
 )
 from runtime.engine.config import EngineConfig
+from runtime.engine.embedding import Embedded, EmbedRequest
 from runtime.engine.engine import Engine
 from runtime.engine.messages import (
     CacheSource,
@@ -36,6 +37,8 @@ __all__ = [
     "CacheReason",
     "CacheSource",
     "CaptureSlot",
+    "EmbedRequest",
+    "Embedded",
     "Engine",
     "EngineConfig",
     "EngineStatistics",

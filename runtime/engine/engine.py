@@ -13,10 +13,11 @@ from runtime.engine import candidates
 from runtime.engine.commands import Cancel, SlotCommand
 from runtime.engine.config import EngineConfig
 from runtime.engine.core import Core, Message
-from runtime.engine.messages import EngineStatistics, Event, GenerateRequest
+from runtime.engine.embedding import EmbeddingQueue, EmbedRequest
+from runtime.engine.messages import EngineStatistics, Event, Failed, GenerateRequest
 from runtime.engine.port import LoadDone, LookupDone, MemoryPort
 from runtime.engine.stepping import Step, Stepper
-from runtime.errors import StepCancelled, StepFailed
+from runtime.errors import InvalidRequest, StepCancelled, StepFailed
 from runtime.runner import Runner
 from runtime.tokenizers import StreamDetokenizer, Tokenizer
 
@@ -28,8 +29,8 @@ class Engine:
 
     `submit`, `cancel` and `post` may be called from any thread; they return at once and never raise. What
     comes of them is told in batches through `deliver`, on the engine's thread: every request ends with one
-    `Finished` or `Failed`, every slot command with one answer. After `close` messages are ignored. The
-    runner stays the caller's.
+    `Finished`, `Embedded` or `Failed`, every slot command with one answer. After `close` messages are
+    ignored. The runner stays the caller's.
     """
 
     def __init__(
@@ -55,10 +56,13 @@ class Engine:
             clear_rows=runner.clear_rows,
         )
         self._stepper = Stepper(self._core, runner.n_ubatch)
+        self._embeddings = EmbeddingQueue(
+            runner, config.n_ctx, config.n_slots, config.max_queue, self._core.emit
+        )
         # Held while slots and counters change, not while the model computes: statistics wait for no step.
         self._state = threading.Lock()
         self._signal = threading.Condition()
-        self._inbox: deque[Message] = deque()
+        self._inbox: deque[Message | EmbedRequest] = deque()
         self._woken = False
         self._closing = False
         # The requests whose cancellation ends the step that is being computed.
@@ -68,7 +72,7 @@ class Engine:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, request: GenerateRequest) -> None:
+    def submit(self, request: GenerateRequest | EmbedRequest) -> None:
         """Queue a request."""
         self._send(request)
 
@@ -103,7 +107,7 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message | EmbedRequest) -> None:
         with self._signal:
             if not self._closing:
                 self._inbox.append(message)
@@ -125,16 +129,18 @@ class Engine:
                 log.exception("the engine failed")
                 with self._state:
                     self._core.abort(StepFailed(f"internal error: {error}"))
+                    self._embeddings.abort(StepFailed(f"internal error: {error}"))
                 busy = self._flush()
             if self._closing:
                 break
         with self._state:
             for message in self._receive(busy=True):
-                self._core.accept(message)
+                self._accept(message)
             self._core.shut_down()
+            self._embeddings.abort(StepCancelled("the engine is shutting down"))
         self._flush()
 
-    def _receive(self, busy: bool) -> list[Message]:
+    def _receive(self, busy: bool) -> list[Message | EmbedRequest]:
         """The messages since the last time; unless `busy`, wait for one, for a wake-up or for a deadline."""
         with self._signal:
             if not (busy or self._inbox or self._woken or self._closing):
@@ -149,18 +155,53 @@ class Engine:
         first = min((d for d in deadlines if d is not None), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
-    def _turn(self, messages: list[Message]) -> bool:
-        """Take messages, compute one step; returns whether there may be more to do at once."""
+    def _turn(self, messages: list[Message | EmbedRequest]) -> bool:
+        """Take messages, compute one step of each kind; returns whether there may be more to do at once."""
         with self._state:
             for message in messages:
-                self._core.accept(message)
+                self._accept(message)
             self._core.expire()
             self._core.admit()
             step = self._stepper.plan()
         told = self._flush()
+        embedded = self._embed()
         if step is None:
-            return told
+            return told or embedded
         self._compute(step)
+        self._flush()
+        return True
+
+    def _accept(self, message: Message | EmbedRequest) -> None:
+        match message:
+            case EmbedRequest():
+                self._embeddings.accept(message)
+                return
+            case GenerateRequest(request_id) if self._runner.n_embd:
+                refusal = InvalidRequest("the model was loaded for embeddings and cannot generate text")
+                self._core.emit(Failed(request_id, refusal))
+                return
+            case Cancel(request_id):
+                self._embeddings.cancel(request_id)
+        self._core.accept(message)
+
+    def _embed(self) -> bool:
+        """One step of the embeddings that wait; returns whether there were any."""
+        step = self._embeddings.plan()
+        if step is None:
+            return False
+        try:
+            rows = self._runner.embed(step.runs)
+        except StepCancelled:
+            # meant for a step of generation that had just ended: this one is computed again
+            return True
+        except Exception as error:
+            log.exception("a step of %d prompts to embed failed", len(step.runs))
+            failure = StepFailed(f"the model could not compute a step: {error}")
+            with self._state:
+                self._embeddings.fail(step, failure)
+        else:
+            with self._state:
+                self._embeddings.finish(step, rows)
         self._flush()
         return True
 

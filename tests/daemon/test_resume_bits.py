@@ -42,6 +42,10 @@ class Recorder:
         return self.inner.runner.n_vocab
 
     @property
+    def n_embd(self) -> int:
+        return self.inner.runner.n_embd
+
+    @property
     def n_ubatch(self) -> int:
         return self.inner.runner.n_ubatch
 
@@ -53,6 +57,9 @@ class Recorder:
         logits = self.inner.runner.step(runs)
         self.rows += [row.copy() for row in logits]
         return logits
+
+    def embed(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        return self.inner.runner.embed(runs)
 
     def cancel(self) -> None:
         self.inner.runner.cancel()

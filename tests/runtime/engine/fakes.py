@@ -75,6 +75,7 @@ class FakeRunner:
     """Writes hashes as memory rows through the given addresses; its logits depend on all rows it can see."""
 
     n_vocab = N_VOCAB
+    n_embd = 0
     layout = LAYOUT
 
     def __init__(self, n_ubatch: int = 512) -> None:
@@ -105,6 +106,9 @@ class FakeRunner:
                 for token, bias in self.bias.items():
                     out[-1][token] += bias
         return np.array(out, np.float32).reshape(len(out), N_VOCAB)
+
+    def embed(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        raise ValueError("this model computes logits")
 
     def cancel(self) -> None:
         self._cancelled.set()
