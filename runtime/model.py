@@ -1,15 +1,17 @@
 """From a model file to something that computes logits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtime.gguf import ModelFile, open_model
-from runtime.models import builder
+from runtime.models import ENCODERS, builder
 from runtime.plan.arena import Arena
 from runtime.plan.builder import Plan, PlanOptions
 from runtime.plan.executor import PlanRunner
 from runtime.plan.weights import Weights
+from runtime.pooling import Pooling
+from runtime.readout import Readout, read_readout
 from runtime.tokenizers import Tokenizer, load_tokenizer
 
 NUMERICS = {"dense-attention": 1}
@@ -21,6 +23,8 @@ class ModelOptions:
     """How to load. `n_ctx` is the context of one sequence (0: what the model was trained for).
 
     `max_runs` bounds the sequences of a step, `max_outputs` the rows of a step that can have logits.
+    `embeddings` makes a model that computes hidden states instead of logits; encoders do nothing else, and
+    keep keys and values in f32.
     """
 
     n_ctx: int = 0
@@ -32,6 +36,7 @@ class ModelOptions:
     value_type: str = "f16"
     rotate_k: bool = False
     rotate_v: bool = False
+    embeddings: bool = False
     overrides: Sequence[str] = ()
 
 
@@ -45,6 +50,15 @@ class LoadedModel:
     n_ctx: int
     n_ctx_train: int
     identity: tuple[tuple[str, str | int | float], ...]
+
+    @property
+    def embeddings(self) -> bool:
+        """Whether it computes embeddings; otherwise it computes logits."""
+        return self.runner.n_embd > 0
+
+    def readout(self, pooling: Pooling | None = None) -> Readout:
+        """How hidden states become vectors; see `runtime.readout.read_readout`."""
+        return read_readout(self.file, pooling)
 
     def close(self) -> None:
         self.runner.close()
@@ -65,6 +79,10 @@ def load_model(
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train
     arena = Arena()
+    if file.architecture in ENCODERS:
+        options = replace(
+            options, embeddings=True, key_type="f32", value_type="f32", rotate_k=False, rotate_v=False
+        )
 
     def report(share: float) -> None:
         if progress is not None:
@@ -84,6 +102,7 @@ def load_model(
             options.value_type,
             options.rotate_k,
             options.rotate_v,
+            options.embeddings,
         ),
     )
     build(plan)

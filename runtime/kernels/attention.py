@@ -22,6 +22,7 @@ import numba as nb
 
 from runtime.kernels.attention_layer import (
     A_BASE,
+    A_BIAS,
     A_DK,
     A_DV,
     A_GET_KEYS,
@@ -39,6 +40,7 @@ from runtime.kernels.attention_layer import (
     A_SCALE,
     A_SINKS,
     A_SOFTCAP,
+    A_SPAN,
     A_TILE,
     A_V_BYTES,
     A_WINDOW,
@@ -120,14 +122,23 @@ def last_key(a, position, run_end):
     return min(run_end - 1, position + window // 2) if window > 0 else run_end - 1
 
 
+@nb.njit(**inline)
+def bias_at(a, head, position, key):
+    """Address of what is added to a query's scores from `key` on; 0 for nothing."""
+    table, span = arg(a, A_BIAS), arg(a, A_SPAN)
+    return table + 4 * (2 * span * head + span + key - position) if table != 0 else table
+
+
 @nb.njit(**called)
-def softmax_row(row, n_tiles, first, last, softcap, state, o, dv):
+def softmax_row(row, n_tiles, first, last, softcap, bias, state, o, dv):
     """Scores become weights, what was accumulated before is rescaled; keys outside [first, last] get 0."""
     top = splat_f32(nb.float32(EMPTY))
     for t in range(n_tiles):
         v = load_f32(row + VB * t)
         if softcap > 0:
             v = vtanh(v * splat_f32(nb.float32(1.0) / softcap)) * splat_f32(softcap)
+        if bias != 0:
+            v = v + load_f32(bias + VB * t)
         v = mask_range(v, first - t * TILE, last - t * TILE, nb.float32(EMPTY))
         store(row + VB * t, v)
         top = vmax(top, v)
@@ -195,7 +206,9 @@ def make_key_block(nq, size, load, decoded):
             d += 2 * LANES
 
     @nb.njit(**called)
-    def key_block(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s):
+    def key_block(
+        a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, head0, group, o, state, s
+    ):
         """`k0` is the first position, `n_keys` exist; row j is query ``start + (r0 + j) // group``."""
         dk, dv, softcap = arg(a, A_DK), arg(a, A_DV), ld_f32(a + 8 * A_SOFTCAP)
         n_tiles = (n_keys + TILE - 1) // TILE
@@ -204,8 +217,9 @@ def make_key_block(nq, size, load, decoded):
         for j in range(nq):
             position = start + (r0 + j) // group
             first, last = first_key(a, position) - k0, last_key(a, position, run_end) - k0
+            bias = bias_at(a, head0 + (r0 + j) % group, position, k0)
             softmax_row(
-                s + j * KEY_BLOCK * 4, n_tiles, first, last, softcap, state + 8 * j, o + 4 * j * dv, dv
+                s + j * KEY_BLOCK * 4, n_tiles, first, last, softcap, bias, state + 8 * j, o + 4 * j * dv, dv
             )
         add_values(o, values, v_step, n_keys, dv, s)
 
@@ -336,14 +350,13 @@ def make_item(size, load, decoded):
                         call_op(arg(a, A_GET_VALUES), values + t * v_step, plain_v + t * VB * dv, dv, 0, 0)
                     keys, values, k_step, v_step = plain_k, plain_v, VB * dk, VB * dv
                 if is_narrow:
-                    narrow(
-                        a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, group, o, state, s
-                    )
+                    narrow(a, q, keys, k_step, values, v_step, k0, n_keys, start, run_end, r0, h * group,
+                           group, o, state, s)  # fmt: skip
                 else:
                     for t in range(n_tiles):
                         at = WIDE * t
                         wide(a, q + 4 * dk * at, keys, k_step, values, v_step, k0, n_keys, start, run_end,
-                             r0 + at, group, o + 4 * dv * at, state + 8 * at, s)  # fmt: skip
+                             r0 + at, h * group, group, o + 4 * dv * at, state + 8 * at, s)  # fmt: skip
             if not split:
                 for j in range(n):
                     combine(total + 4 * dv * j, total_state + 8 * j, o + 4 * dv * j, state + 8 * j, dv)

@@ -36,8 +36,10 @@ import numpy.typing as npt
     A_PUT_VALUE,
     A_GET_KEYS,
     A_GET_VALUES,
-) = range(29)
-A_WORDS = 29
+    A_BIAS,  # f32 [heads][2 * span], added to scores: entry span + key - query of a head; 0 for none
+    A_SPAN,
+) = range(31)
+A_WORDS = 31
 
 CAUSAL = 0  # keys up to the query; with a window, the last `window` of them
 CHUNKED = 1  # keys up to the query, from the start of its chunk of `window` positions

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _FILES = {
     "bailingmoe2": "dots1",
+    "bert": "bert",
     "cohere2": "cohere",
     "command-r": "cohere",
     "dots1": "dots1",
@@ -21,6 +22,7 @@ _FILES = {
     "ernie4_5-moe": "llama",
     "exaone4": "exaone4",
     "gemma": "gemma",
+    "gemma-embedding": "gemma3",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "glm4": "glm4",
@@ -32,11 +34,14 @@ _FILES = {
     "granitemoe": "granite",
     "hunyuan-dense": "hunyuan",
     "hunyuan-moe": "hunyuan",
+    "jina-bert-v2": "bert",
     "llama": "llama",
     "llama4": "llama4",
     "minimax-m2": "minimax_m2",
     "mistral3": "mistral3",
+    "modern-bert": "modern_bert",
     "nemotron": "nemotron",
+    "nomic-bert": "bert",
     "olmo2": "olmo2",
     "olmoe": "olmoe",
     "phi2": "phi2",
@@ -56,6 +61,8 @@ _FILES = {
 """File by architecture; relatives whose forward pass is the same share one."""
 
 SUPPORTED = frozenset(_FILES)
+ENCODERS = frozenset({"bert", "gemma-embedding", "jina-bert-v2", "modern-bert", "nomic-bert"})
+"""Architectures whose tokens see those that follow: they give embeddings and cannot generate."""
 
 
 def builder(architecture: str) -> "Callable[[Plan], None]":

@@ -10,7 +10,7 @@ from runtime.errors import ModelError
 from runtime.kernels import attention_layer as al
 from runtime.models.hyper import Decoder, Layer
 from runtime.plan.builder import Plan
-from runtime.plan.values import CacheGroup, Rope, Rows, Source
+from runtime.plan.values import Bias, CacheGroup, Rope, Rows, Source
 
 OnHeads = Callable[[Plan, Decoder, Layer, Rows], None]
 """What a model does to the rows of q, k and v heads of a layer before they are rotated and stored."""
@@ -19,6 +19,13 @@ OnHeads = Callable[[Plan, Decoder, Layer, Rows], None]
 def norm(p: Plan, d: Decoder, x: Rows, name: str) -> Source:
     """The kind of norm that the model has."""
     return p.layer_norm(x, name, d.eps) if d.layer_norm else p.rms_norm(x, name, d.eps)
+
+
+def renorm(p: Plan, d: Decoder, x: Rows, name: str) -> None:
+    """x = norm(x)"""
+    source = norm(p, d, x, name)
+    assert source.keep is not None
+    source.keep(x)
 
 
 def qkv(p: Plan, layer: Layer, x: Source | Rows) -> Rows:
@@ -44,6 +51,7 @@ def norm_projections(p: Plan, d: Decoder, layer: Layer, qkv: Rows) -> None:
 def attend(
     p: Plan, d: Decoder, layer: Layer, h: Source | Rows, cache: CacheGroup, rotation: Rope | None, *,
     on_heads: OnHeads | None = None, scale: float = 0.0, softcap: float = 0.0, sinks: str = "",
+    bias: Bias | None = None,
 ) -> Rows:  # fmt: skip
     """What the heads say, before the output projection."""
     heads = qkv(p, layer, h)
@@ -51,21 +59,22 @@ def attend(
         on_heads(p, d, layer, heads)
     return p.attention(
         heads, cache, layer.heads, rotation, scale=scale, softcap=softcap,
-        sinks=layer.prefix + sinks if sinks else "",
+        sinks=layer.prefix + sinks if sinks else "", bias=bias,
     )  # fmt: skip
 
 
 def attention(
     p: Plan, d: Decoder, layer: Layer, x: Rows, cache: CacheGroup, rotation: Rope | None, *,
     pre: str = "attn_norm", post: str = "", on_heads: OnHeads | None = None, scale: float = 0.0,
-    softcap: float = 0.0, sinks: str = "", residual_scale: float = 1.0,
+    softcap: float = 0.0, sinks: str = "", residual_scale: float = 1.0, bias: Bias | None = None,
 ) -> None:  # fmt: skip
     """x += residual_scale * post(attention(pre(x))); `pre` and `post` name norms, "" for none."""
     n = layer.prefix
     h = norm(p, d, x, n + pre) if pre else x
     out = attend(
-        p, d, layer, h, cache, rotation, on_heads=on_heads, scale=scale, softcap=softcap, sinks=sinks
-    )
+        p, d, layer, h, cache, rotation, on_heads=on_heads, scale=scale, softcap=softcap, sinks=sinks,
+        bias=bias,
+    )  # fmt: skip
     if post:
         y = p.matmul(out, [f"{n}attn_output"], "y", widths=[d.n_embd])
         p.rms_norm_add(y, n + post, d.eps, x)
@@ -124,7 +133,7 @@ def caches(p: Plan, is_local: Sequence[bool], window: int, mask: int = al.CAUSAL
     if any(is_local) and window < 1:
         raise ModelError(f"{p.file.path.name}: layers with a window of {window} positions make no sense")
     groups = {
-        local: p.cache_group("window", window, mask) if local else p.cache_group("full")
+        local: p.cache_group("window", window, mask) if local else p.cache_group("full", mask=mask)
         for local in sorted(set(is_local))
     }
     return [groups[local] for local in is_local]
@@ -138,13 +147,16 @@ def layers(
 
     The embedding comes before the first, with the table of learned positions that `positions` may name; final
     norm and head, which is the embedding where the file has none of its own, after the last. Without `caches`
-    all layers see everything.
+    all layers see everything. A model for embeddings ends with the norm.
     """
     x = p.embedding("token_embd", d.n_embd, embedding_scale)
     if positions:
         p.add_positions(x, positions)
     for layer, cache in zip(d.layers, caches or [p.cache_group("full")] * d.n_layer, strict=True):
         yield layer, x, cache
+    if p.options.embeddings:
+        p.hidden_states(p.keep(norm(p, d, x, "output_norm")))
+        return
     last = norm(p, d, p.wanted(x), "output_norm")
     name = "output" if p.weights.has("output.weight") else "token_embd"
     p.head(last, name, scale=logit_scale, softcap=logit_softcap)

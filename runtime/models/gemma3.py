@@ -1,5 +1,9 @@
-"""Gemma 3: norms around each branch and on heads, five windowed layers for each one that sees everything."""
+"""Gemma 3: norms around each branch and on heads, five windowed layers for each one that sees everything.
 
+EmbeddingGemma (``gemma-embedding``) has the same layers, in which every token sees those after it too.
+"""
+
+from runtime.kernels import attention_layer as al
 from runtime.models import blocks, rope
 from runtime.models.hyper import Decoder, local_layers, window_of
 from runtime.plan.builder import Plan
@@ -14,7 +18,8 @@ def build(p: Plan) -> None:
     is_local = local_layers(f, d.n_layer, window, period=6)
     everywhere = rope.rotation(p, d.heads.d_k, neox=True)
     local = rope.plain(p, d.heads.d_k, neox=True, base="rope.freq_base_swa") if any(is_local) else everywhere
-    caches = blocks.caches(p, is_local, window)
+    mask = al.SYMMETRIC if f.architecture == "gemma-embedding" else al.CAUSAL
+    caches = blocks.caches(p, is_local, window, mask)
     scale = (d.n_embd / d.heads.n if d.n_layer == N_LAYER_27B else d.heads.d_k) ** -0.5
     softcap = f.get_float(f.arch_key("final_logit_softcapping"), default=0.0)
     for layer, x, cache in blocks.layers(p, d, caches, embedding_scale=d.n_embd**0.5, logit_softcap=softcap):

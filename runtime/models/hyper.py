@@ -68,10 +68,13 @@ class Decoder:
         return cls(n_embd, tuple(layers), eps, layer_norm)
 
 
-def local_layers(f: ModelFile, n_layer: int, window: int, period: int) -> tuple[bool, ...]:
+def local_layers(
+    f: ModelFile, n_layer: int, window: int, period: int, *, dense_first: bool = False
+) -> tuple[bool, ...]:
     """Which layers see a window only: by an array of flags, or all but the last of each period.
 
-    `period` is what the architecture has where the file says nothing. Without a window no layer is local.
+    `period` is what the architecture has where the file says nothing; with `dense_first` all but the first of
+    each are local. Without a window no layer is.
     """
     if not window:
         return (False,) * n_layer
@@ -82,7 +85,8 @@ def local_layers(f: ModelFile, n_layer: int, window: int, period: int) -> tuple[
             raise ModelError(f"{key} has {len(flags)} elements for {n_layer} layers")
         return tuple(map(bool, flags[:n_layer].tolist()))
     period = f.get_int(key, default=period)
-    return tuple(period > 0 and i % period < period - 1 for i in range(n_layer))
+    dense = 0 if dense_first else period - 1
+    return tuple(period > 0 and i % period != dense for i in range(n_layer))
 
 
 def n_nextn(f: ModelFile) -> int:

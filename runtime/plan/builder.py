@@ -10,7 +10,7 @@ one.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -35,8 +35,10 @@ from runtime.kernels.simd import LANES
 from runtime.kernels.tape import Op
 from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
-from runtime.plan.values import CacheGroup, Heads, Rope, Rows, Source
+from runtime.plan.values import Bias, CacheGroup, Heads, Rope, Rows, Source
 from runtime.plan.weights import Weights, padded
+
+FloatArray = npt.NDArray[np.float64]
 
 ACTIVATIONS = {
     "silu-gate": activations.SILU_GATE,
@@ -53,7 +55,8 @@ ACTIVATIONS = {
 class PlanOptions:
     """Sizes that a plan is built for. `n_ctx` is the context of one sequence in tokens.
 
-    `rotate_k` and `rotate_v` Hadamard-rotate heads before they are stored.
+    `rotate_k` and `rotate_v` Hadamard-rotate heads before they are stored. With `embeddings` the plan ends
+    with the hidden states of all rows instead of logits.
     """
 
     n_ctx: int
@@ -64,6 +67,7 @@ class PlanOptions:
     value_type: str = "f16"
     rotate_k: bool = False
     rotate_v: bool = False
+    embeddings: bool = False
 
     @property
     def cache(self) -> str:
@@ -86,7 +90,7 @@ class Plan:
         self.ops: list[Op] = []
         self.groups: list[CacheGroup] = []
         self.n_vocab = 0
-        self.logits = Rows(0, 0, 0)
+        self.result = Rows(0, 0, 0)
         self.identity: list[tuple[str, str | int | float]] = []
         self.tokens = arena.array((options.n_ubatch,), np.int32)
         self.cache_functions: list[tuple[npt.NDArray[np.int64], KVType, KVType]] = []
@@ -134,6 +138,15 @@ class Plan:
         lines = self.arena.array((-(-len(table) // BLOCK) * BLOCK, padded(x.width)), np.float32)
         lines[: len(table), : x.width] = table
         self.op(positions.add_positions, x.address, x.ld, lines.ctypes.data, padded(x.width))
+
+    def add_line(self, x: Rows, name: str, index: int) -> None:
+        """x += the table's row `index`, the same for all. Errors: ModelError when there is none."""
+        table = self.weights.matrix(f"{name}.weight", x.width)
+        if index >= len(table):
+            raise ModelError(f"{self.file.path.name}: {name} has {len(table)} rows, no row {index}")
+        line = self.arena.array((padded(x.width),), np.float32)
+        line[: x.width] = table[index]
+        self.op(ops.add_rows, x.address, x.ld, line.ctypes.data, 0, padded(x.width), f32_bits(1.0), x.count)
 
     def rms_norm(self, x: Rows, name: str, eps: float) -> Source:
         return self._norm(x, name, eps, norms.RMS)
@@ -276,14 +289,25 @@ class Plan:
         self.groups.append(group)
         return group
 
+    def distance_bias(self, heads: int, of: Callable[[FloatArray], FloatArray]) -> Bias:
+        """What attention adds to scores: ``of(distances)`` for distances ``key - query``, float64 [n].
+
+        `of` returns float64 [heads, n].
+        """
+        # rows that only fill a tile lie a little beyond the context
+        span = (-(-self.options.n_ctx // BLOCK) + 1) * BLOCK
+        table = self.arena.array((heads, 2 * span), np.float32)
+        table[:] = of(np.arange(-span, span, dtype=np.float64))
+        return Bias(table.ctypes.data, span)
+
     def attention(
         self, qkv: Rows, group: CacheGroup, heads: Heads, rope: Rope | None, *, scale: float = 0.0,
-        softcap: float = 0.0, sinks: str = "",
+        softcap: float = 0.0, sinks: str = "", bias: Bias | None = None,
     ) -> Rows:  # fmt: skip
         """Rotate and store this layer's keys and values, then attend; `qkv` rows are q, k, v heads in a row.
 
         `scale` is that of ``q . k``, by default ``d_k ** -0.5``. `sinks` names a tensor of one logit per
-        head. Returns rows of ``n * d_v``.
+        head, `bias` is added to scores. Returns rows of ``n * d_v``.
         """
         key_type, value_type = KV_TYPES[self.options.key_type], KV_TYPES[self.options.value_type]
         self._check_heads(heads, key_type, value_type)
@@ -302,6 +326,7 @@ class Plan:
             al.A_ROPE: rope.address if rope else 0, al.A_LD_ROPE: rope.ld if rope else 0,
             al.A_N_ROT: rope.n_rot if rope else 0, al.A_PAIRING: rope.pairing if rope else 0,
             al.A_ROTATE: rotate, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes,
+            al.A_BIAS: bias.address if bias else 0, al.A_SPAN: bias.span if bias else 0,
         })  # fmt: skip
         group.add_layer(layer, heads.n_kv, heads.d_k, heads.d_v, heads.n_kv * (k_bytes + v_bytes))
         self.cache_functions.append((layer, key_type, value_type))
@@ -323,15 +348,22 @@ class Plan:
         """logits = softcap(scale * (x . head)), for a source made from the rows that want them."""
         if self.weights.matrix_info(f"{name}.weight", x.k).shape[1] != self.n_vocab:
             raise ModelError(f"{self.file.path.name}: {name} and the token embedding differ in rows")
-        self.logits = self.matmul(x, [name], "logits")
+        self.result = logits = self.matmul(x, [name], "logits")
         if softcap or scale != 1.0:
-            self.op(ops.shape_logits, self.logits.address, self.logits.ld, padded(self.n_vocab),
+            self.op(ops.shape_logits, logits.address, logits.ld, padded(self.n_vocab),
                     f32_bits(scale), f32_bits(softcap), job.OUT_ROWS)  # fmt: skip
 
-    def logits_array(self) -> npt.NDArray[np.float32]:
-        """The head's output: float32 [max_outputs, n_vocab rounded up to panels]."""
-        shape = (self.options.max_outputs, self.logits.ld // 4)
-        floats = (ctypes.c_float * (shape[0] * shape[1])).from_address(self.logits.address)
+    def hidden_states(self, x: Rows) -> None:
+        """The plan ends with these rows, of every token."""
+        self.result = x
+
+    def result_array(self) -> npt.NDArray[np.float32]:
+        """Where the results are: float32 [rows, n_vocab or n_embd rounded up to panels].
+
+        Logits have `max_outputs` rows, hidden states `n_ubatch`.
+        """
+        shape = (self._n_rows(self.result.count), self.result.ld // 4)
+        floats = (ctypes.c_float * (shape[0] * shape[1])).from_address(self.result.address)
         return np.frombuffer(memoryview(floats), np.float32).reshape(shape)
 
     def finish(self) -> MemoryLayout:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,11 +85,15 @@ class PlanRunner:
         self._zeros = arena.array((widest,), np.float32)
         self._clear_rows = _CLEAR_ROWS(clear_rows.address)
         self._team = Team(program(), n_threads)
-        self._logits = plan.logits_array()
+        self._result = plan.result_array()
 
     @property
     def n_vocab(self) -> int:
         return self._plan.n_vocab
+
+    @property
+    def n_embd(self) -> int:
+        return self._plan.result.width if self._plan.options.embeddings else 0
 
     @property
     def n_ubatch(self) -> int:
@@ -100,17 +105,19 @@ class PlanRunner:
 
     def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
         """See `Runner.step`. Errors: ValueError too, for a step larger than the plan or out of range."""
-        row = n_out = 0
-        for i, run in enumerate(runs):
-            row, n_out = self._place(i, run, row, n_out)
-        self._vars[[job.ROWS, job.OUT_ROWS, job.RUNS]] = [row, n_out, len(runs)]
-        if row:
-            ids = self._tokens[:row]
-            if int(ids.min()) < 0 or int(ids.max()) >= self._plan.n_vocab:
-                raise ValueError("a token id lies outside the vocabulary")
-            if not self._team.run(self._job.ctypes.data):
-                raise StepCancelled("the step was cancelled")
-        return self._logits[:n_out, : self._plan.n_vocab]
+        if self.n_embd:
+            raise ValueError("the model was loaded for embeddings")
+        _, n_out = self._compute(runs)
+        return self._result[:n_out, : self._plan.n_vocab]
+
+    def embed(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        """See `Runner.embed`. Errors: as of `step`, and ValueError for a run that starts later."""
+        if not self.n_embd:
+            raise ValueError("the model was not loaded for embeddings")
+        if any(run.start for run in runs):
+            raise ValueError("a sequence is embedded as a whole")
+        n_rows, _ = self._compute([replace(run, logits="none") for run in runs])
+        return self._result[:n_rows, : self.n_embd]
 
     def cancel(self) -> None:
         self._team.cancel()
@@ -123,6 +130,20 @@ class PlanRunner:
 
     def close(self) -> None:
         self._team.close()
+
+    def _compute(self, runs: list[Run]) -> tuple[int, int]:
+        """Walk the tape; returns how many rows it had and how many of them have logits."""
+        row = n_out = 0
+        for i, run in enumerate(runs):
+            row, n_out = self._place(i, run, row, n_out)
+        self._vars[[job.ROWS, job.OUT_ROWS, job.RUNS]] = [row, n_out, len(runs)]
+        if row:
+            ids = self._tokens[:row]
+            if int(ids.min()) < 0 or int(ids.max()) >= self._plan.n_vocab:
+                raise ValueError("a token id lies outside the vocabulary")
+            if not self._team.run(self._job.ctypes.data):
+                raise StepCancelled("the step was cancelled")
+        return row, n_out
 
     def _place(self, index: int, run: Run, row: int, n_out: int) -> tuple[int, int]:
         n = len(run.tokens)

@@ -62,6 +62,17 @@ class Rope:
     pairing: int
 
 
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """What is added to attention scores by head and distance: f32 [heads][2 * span] at `address`.
+
+    Entry ``span + key - query`` of a head's line is that of a key so many positions after the query.
+    """
+
+    address: int
+    span: int
+
+
 @dataclass(slots=True)
 class CacheGroup:
     """Layers that share block tables and a mask. Layers are added as the plan meets them."""
