@@ -1,16 +1,15 @@
 """The daemon's configuration: one frozen value, built once from the command line and the environment."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
 from daemon.flags import Reader, UsageError
 from daemon.machine import available_memory, usable_cores
 from daemon.options import OPTIONS
+from tools.store_admin import default_store_path
 
 DEFAULT_SLOTS = 4
 RAM_SHARE = 0.6
@@ -54,6 +53,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     reuse_port: bool
     timeout: int
+    request_timeout: int
+    allowed_hosts: str
     api_prefix: str
     api_keys: tuple[str, ...]
     api_key_file: str
@@ -79,6 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: int
     verbose: bool
 
+    system_prompt_file: str
     chat_template: str
     chat_template_file: str
     chat_template_kwargs: str
@@ -156,7 +158,7 @@ def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Confi
     if values["ram_budget"] == 0:
         values["ram_budget"] = int(available_memory() * RAM_SHARE)
     values["api_prefix"] = "/".join(["", *values["api_prefix"].split("/")]).replace("//", "/").rstrip("/")
-    values["store_path"] = values["store_path"] or default_store_path(environ)
+    values["store_path"] = values["store_path"] or str(default_store_path(environ))
     values["api_keys"] = tuple(key for given in values["api_keys"] for key in given.split(",") if key)
     config = msgspec.convert(values, Config)
     _ = config.template_variables
@@ -179,12 +181,6 @@ def _settle_model(values: dict[str, Any], on_line: Mapping[str, Any]) -> tuple[s
         dropped.append("hf_file")
     values.update(dict.fromkeys(dropped, ""))
     return tuple(f"{flags[one]} has no effect: the model is given with {flags[kept]}" for one in dropped)
-
-
-def default_store_path(environ: Mapping[str, str] = os.environ) -> str:
-    """$STATE_DIRECTORY where a service manager gives one, else the user's state directory."""
-    state = environ.get("STATE_DIRECTORY", "").split(":")[0]
-    return state or platformdirs.user_state_dir("emberd", appauthor=False)
 
 
 def read_api_keys(config: Config) -> tuple[str, ...]:

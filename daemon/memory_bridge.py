@@ -211,8 +211,7 @@ class MemoryBridge:
     def health(self) -> StoreHealth:
         if self._trouble:
             return StoreHealth("off", self._trouble)
-        statistics = self._store.statistics()
-        return StoreHealth(statistics.state, statistics.reason)
+        return StoreHealth(*self._store.condition())
 
     def statistics(self) -> Mapping[str, int | float | str]:
         return asdict(self._store.statistics())

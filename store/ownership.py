@@ -35,18 +35,28 @@ class Ownership:
         be repaired; raises `StoreError` or OSError while the cause persists.
         """
         opening.prepare_directory(self._directory, allow_network=self._allow_network)
-        if not self._lock.is_in_place():
+        if self._lock.is_in_place():
+            trusted = self._file_identity() == self._identity
+        else:
             self._lock.abandon()
             self._lock = OwnerLock(self._directory)
+            trusted = self._lock.was_clean
 
         def attach(create: bool) -> Environment:
             environment.reopen(create)
             return environment
 
-        trusted = self._file_identity() == self._identity
         _, repairs = opening.open_owned(self._directory, attach, trusted=trusted)
         self._identity = self._file_identity()
         return repairs
+
+    def let_go(self, environment: Environment) -> None:
+        """Close the file and the lock: a broken file system has to be unmounted before it can be used again.
+
+        `recover` takes both anew. A reader that does not leave keeps them.
+        """
+        if environment.close(1.0):
+            self._lock.abandon()
 
     def replace(self, environment: Environment, why: str) -> None:
         """Set a corrupt file aside and go on with an empty one; raises `StoreError` or OSError."""

@@ -274,11 +274,15 @@ class Store:
 
     def statistics(self) -> StoreStatistics:
         """Counters and gauges of now; answers also when the store is closed or its file is in trouble."""
-        gauges = replace(self._counters.snapshot(), budget_bytes=self._budget)
-        writer = self._writer
-        if writer is not None:
-            state: State = "off" if writer.is_dead else "degraded" if writer.complaint else "ok"
-            gauges = replace(gauges, state=state, reason=writer.complaint, queue_bytes=writer.queue_bytes)
+        state, reason = self.condition()
+        queue_bytes = self._writer.queue_bytes if self._writer else 0
+        gauges = replace(
+            self._counters.snapshot(),
+            state=state,
+            reason=reason,
+            budget_bytes=self._budget,
+            queue_bytes=queue_bytes,
+        )
         try:
             ledger = self.environment.read(lambda txn: read_ledger(self.environment, txn))
             return replace(
@@ -291,7 +295,14 @@ class Store:
                 oldest_reader_s=self.environment.oldest_reader_s(),
             )
         except (StoreError, lmdb.Error, OSError) as error:
-            return replace(gauges, state="off", reason=gauges.reason or str(error))
+            return gauges if reason else replace(gauges, state="off", reason=str(error))
+
+    def condition(self) -> tuple[State, str]:
+        """Whether the store is ok, and why not. Touches neither disk nor file, so it never waits."""
+        if self._writer is None:
+            return "ok", ""
+        reason = self._writer.complaint
+        return ("off" if self._writer.is_dead else "degraded" if reason else "ok"), reason
 
     def _known(self, root: bytes) -> Fingerprint:
         try:

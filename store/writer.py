@@ -33,6 +33,7 @@ TOUCH_S = 30.0
 SLOW_S = 10.0
 REPAIR_S = 600.0
 MAX_REPAIRS = 2
+TRIES_BEFORE_LETTING_GO = 3
 _MAX_TOUCHES = 100_000
 # A transaction is bad after an error in it; when that is the first one seen, LMDB met a page it cannot use.
 CORRUPT = (
@@ -358,7 +359,12 @@ class Writer:
             log.warning("a read of the store lasts %.0f s already", self._env.oldest_reader_s())
 
     def _try_again(self) -> None:
-        repairs = self._ownership.recover(self._env)
+        try:
+            repairs = self._ownership.recover(self._env)
+        except (StoreError, OSError):
+            if self._breaker.failures >= TRIES_BEFORE_LETTING_GO:
+                self._ownership.let_go(self._env)
+            raise
         self._counters.add(rebuilt=repairs)
         run_update(self._env, lambda update: None)
         self._breaker.succeed()

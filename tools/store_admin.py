@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -21,9 +21,9 @@ from store.fingerprint import Value
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def default_store_path() -> Path:
+def default_store_path(environ: Mapping[str, str] = os.environ) -> Path:
     """$STATE_DIRECTORY where a service manager gives one, else the user's state directory."""
-    state = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    state = environ.get("STATE_DIRECTORY", "").split(":")[0]
     return Path(state) if state else platformdirs.user_state_path("emberd", appauthor=False)
 
 

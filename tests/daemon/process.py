@@ -16,8 +16,10 @@ READY = "emberd is ready: "
 class EmberdProcess:
     """Use as a context manager; `url` and `client` are there once the model is loaded."""
 
-    def __init__(self, model: Path, *flags: str, start_seconds: float = 240) -> None:
-        self._argv = [sys.executable, "-m", "daemon.cli", "-m", str(model), "--port", "0", *flags]
+    def __init__(
+        self, model: Path, *flags: str, start_seconds: float = 240, module: str = "daemon.cli"
+    ) -> None:
+        self._argv = [sys.executable, "-m", module, "-m", str(model), "--port", "0", *flags]
         self._start_seconds = start_seconds
         self.log: list[str] = []
 

@@ -11,6 +11,7 @@ import pytest
 
 from store import Outcome, Store, StoreUnusable, WriteRefused
 from store.breaker import LONGEST_PAUSE_S, Breaker
+from tests.disks import memory_disk
 from tests.store import kv
 
 
@@ -134,18 +135,8 @@ def test_a_writer_that_dies_takes_only_the_store_with_it(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 48 MiB of its own, which needs root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with memory_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
 @pytest.mark.slow
