@@ -32,6 +32,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tags: str
     override_kv: tuple[str, ...]
     threads: int
+    threads_batch: int
+    repack: bool
     n_ctx: int
     n_parallel: int
     n_batch: int
@@ -151,6 +153,8 @@ def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Confi
         values["log_format"] = "json"
     if values["threads"] <= 0:
         values["threads"] = usable_cores()
+    if values["threads_batch"] <= 0:
+        values["threads_batch"] = values["threads"]
     if values["n_parallel"] == 0:
         raise UsageError("--parallel: expected at least one slot, got '0'")
     if values["n_parallel"] < 0:

@@ -45,6 +45,8 @@ def prepare(config: Config, report: Report) -> Prepared:
         n_ctx=config.n_ctx // config.n_parallel if config.n_ctx else 0,
         n_ubatch=min(config.n_ubatch, config.n_batch),
         n_threads=config.threads,
+        n_threads_batch=config.threads_batch,
+        repack=config.repack,
         max_runs=config.n_parallel,
         max_outputs=config.n_parallel,
         key_type=config.cache_type_k,

@@ -28,7 +28,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         --jinja ! --no-jinja | JINJA
         -e --escape ! --no-escape
         --perf ! --no-perf | PERF
-        --repack ! -nr --no-repack | REPACK
         --log-prefix ! --no-log-prefix | LOG_PREFIX
         --log-timestamps ! --no-log-timestamps | LOG_TIMESTAMPS
         --log-new
@@ -52,7 +51,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
     """),
     (_NOTHING, 1, """
         --threads-http | THREADS_HTTP
-        -tb --threads-batch
         --keep
         -dt --defrag-thold | DEFRAG_THOLD
         -fa --flash-attn | FLASH_ATTN

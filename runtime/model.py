@@ -22,6 +22,9 @@ NUMERICS = {"dense-attention": 1}
 class ModelOptions:
     """How to load. `n_ctx` is the context of one sequence (0: what the model was trained for).
 
+    `n_threads` decode; `n_threads_batch` (0: as many) run the steps that read prompts. Without `repack`
+    weights stay in the mapped file and are packed when they are met: less memory, slower, the same logits.
+
     `max_runs` bounds the sequences of a step, `max_outputs` the rows of a step that can have logits.
     `embeddings` makes a model that computes hidden states instead of logits; encoders do nothing else, and
     keep keys and values in f32.
@@ -30,6 +33,7 @@ class ModelOptions:
     n_ctx: int = 0
     n_ubatch: int = 512
     n_threads: int = 2
+    n_threads_batch: int = 0
     max_runs: int = 4
     max_outputs: int = 4
     key_type: str = "f16"
@@ -37,6 +41,7 @@ class ModelOptions:
     rotate_k: bool = False
     rotate_v: bool = False
     embeddings: bool = False
+    repack: bool = True
     overrides: Sequence[str] = ()
 
 
@@ -88,7 +93,8 @@ def load_model(
         if progress is not None:
             progress("load", share)
 
-    weights = Weights(file, arena, options.n_threads, report)
+    n_threads_batch = options.n_threads_batch or options.n_threads
+    weights = Weights(file, arena, max(options.n_threads, n_threads_batch), report, repack=options.repack)
     plan = Plan(
         file,
         weights,
@@ -109,7 +115,7 @@ def load_model(
     layout = plan.finish()
     # weights were read through the mapping: what was written to the file meanwhile is in them
     file.verify_unchanged()
-    runner = PlanRunner(plan, layout, options.n_threads, progress)
+    runner = PlanRunner(plan, layout, options.n_threads, n_threads_batch, progress)
     identity = (
         ("architecture", file.architecture),
         *plan.identity,

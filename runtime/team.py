@@ -4,14 +4,15 @@ A run hands one program to all threads. They meet at barriers, share work throug
 sleep between runs: polling for some microseconds, then yielding, then parked in the kernel, where they
 use no processor time.
 
-The control block is one int64 per cache line:
+The control block is one cache line per word:
 
-    EPOCH     bumped to start a run; workers park on it
     GEN       barrier generation         ARRIVED  threads that reached the barrier
     NEXT      next item of work, zeroed by the last thread at each barrier
     STOP      ends the workers           CANCEL   polled between ops and items
-    PARKED    threads that sleep or are about to
-    JOB       argument of the current run
+    JOB       argument of the current run, and ACTIVE, the number of threads that take part in it
+    WORKERS   for each thread the number of the last run it takes part in
+
+Threads park on GEN and on their line of WORKERS; the word after says how many sleep there or are about to.
 """
 
 import os
@@ -39,17 +40,19 @@ from runtime.kernels.simd import (
     sched_yield,
 )
 
-EPOCH, GEN, ARRIVED, NEXT, STOP, CANCEL, PARKED, JOB = (64 * i for i in range(8))
-_CONTROL_BYTES = 64 * 8
+_LINE = 64
+GEN, ARRIVED, NEXT, STOP, CANCEL, JOB, WORKERS = (_LINE * i for i in range(7))
+ACTIVE = JOB + 8
+_PARKED = 8  # from the word that threads park on
 
 _POLLS = 4000  # about 2 us before the core is given away
 _YIELDS = 50  # before sleeping
-_NO_EPOCH = -1  # differs from every run's
+_NO_RUN = -1
 _NO_ITEM = 1 << 62  # beyond any number of items
 
 
 @nb.njit(**inline)
-def _wait_change(address, old, ctl):
+def _wait_change(address, old):
     """Until the word at address differs from old."""
     n = 0
     while atomic_load(address) == old:
@@ -60,17 +63,17 @@ def _wait_change(address, old, ctl):
         elif n < _POLLS + _YIELDS:
             sched_yield()
         else:
-            atomic_add(ctl + PARKED, 1)
+            atomic_add(address + _PARKED, 1)
             if atomic_load(address) == old:
                 futex_wait(address, old & 0xFFFFFFFF)
-            atomic_add(ctl + PARKED, -1)
+            atomic_add(address + _PARKED, -1)
 
 
 @nb.njit(**inline)
-def _publish(address, value, ctl):
-    """Store, and wake who sleeps on it. The swap is the fence between the store and reading PARKED."""
+def _publish(address, value):
+    """Store, and wake who sleeps on it. The swap is the fence between the store and reading who does."""
     atomic_swap(address, value)
-    if atomic_load(ctl + PARKED) > 0:
+    if atomic_load(address + _PARKED) > 0:
         futex_wake_all(address)
 
 
@@ -84,9 +87,9 @@ def barrier(ctl, nth):
     if atomic_add(ctl + ARRIVED, 1) == nth - 1:
         atomic_store(ctl + ARRIVED, 0)
         atomic_store(ctl + NEXT, 0)
-        _publish(ctl + GEN, generation + 1, ctl)
+        _publish(ctl + GEN, generation + 1)
     else:
-        _wait_change(ctl + GEN, generation, ctl)
+        _wait_change(ctl + GEN, generation)
 
 
 @nb.njit(**inline)
@@ -110,22 +113,24 @@ def _call_program(typingctx, fn, job, ith, nth, ctl):
     return types.void(*[types.int64] * 5), codegen
 
 
-@nb.njit(nb.void(I, I, I, I), **entry)
-def _work(program, ctl, ith, nth):
-    epoch = 0
+@nb.njit(nb.void(I, I, I), **entry)
+def _work(program, ctl, ith):
+    mine, run = ctl + WORKERS + _LINE * ith, 0
     while True:
-        _wait_change(ctl + EPOCH, epoch, ctl)
-        epoch += 1
+        _wait_change(mine, run)
+        run = atomic_load(mine)
         if atomic_load(ctl + STOP) != 0:
             return
-        _call_program(program, atomic_load(ctl + JOB), ith, nth, ctl)
+        _call_program(program, atomic_load(ctl + JOB), ith, atomic_load(ctl + ACTIVE), ctl)
 
 
 @nb.njit(nb.int64(I, I, I, I, I), **entry)
-def _lead(program, ctl, nth, job, epoch):
+def _lead(program, ctl, n_active, job, run):
     atomic_store(ctl + JOB, job)
-    _publish(ctl + EPOCH, epoch, ctl)
-    _call_program(program, job, 0, nth, ctl)
+    atomic_store(ctl + ACTIVE, n_active)
+    for i in range(1, n_active):
+        _publish(ctl + WORKERS + _LINE * i, run)
+    _call_program(program, job, 0, n_active, ctl)
     return atomic_swap(ctl + CANCEL, 0)
 
 
@@ -135,9 +140,10 @@ def _set(address, value):
 
 
 @nb.njit(nb.void(I, I), **entry)
-def _stop(ctl, epoch):
+def _stop(ctl, n_threads):
     atomic_store(ctl + STOP, 1)
-    _publish(ctl + EPOCH, epoch, ctl)
+    for i in range(1, n_threads):
+        _publish(ctl + WORKERS + _LINE * i, _NO_RUN)
 
 
 class Team:
@@ -153,14 +159,14 @@ class Team:
             raise ValueError(f"a team needs at least one thread, not {n_threads}")
         self.n_threads = n_threads
         self._program = program_address
-        self._memory = np.zeros(_CONTROL_BYTES + 64, np.uint8)
-        self._ctl = self._memory.ctypes.data + (-self._memory.ctypes.data % 64)
-        self._epoch = 0
+        self._memory = np.zeros(WORKERS + _LINE * (n_threads + 1), np.uint8)
+        self._ctl = self._memory.ctypes.data + (-self._memory.ctypes.data % _LINE)
+        self._runs = 0
         self._closed = ""
         threads = [
             threading.Thread(
                 target=_work,
-                args=(program_address, self._ctl, i, n_threads),
+                args=(program_address, self._ctl, i),
                 name=f"compute-{i}",
                 daemon=True,
             )
@@ -171,15 +177,17 @@ class Team:
         self._end = weakref.finalize(self, _end, self._memory, self._ctl, threads)
         _TEAMS.add(self)
 
-    def run(self, job_address: int) -> bool:
-        """Run the program on all threads; False if it was cancelled, when its results are to be discarded.
+    def run(self, job_address: int, n_active: int = 0) -> bool:
+        """Run the program on the first `n_active` threads (0: on all), while the others stay parked.
 
-        Releases the GIL until the run is over.
+        False if it was cancelled, when its results are to be discarded. Releases the GIL until it is over.
         """
         if self._closed:
             raise RuntimeError(f"the thread team was {self._closed}")
-        self._epoch += 1
-        return not _lead(self._program, self._ctl, self.n_threads, job_address, self._epoch)
+        if not 0 <= n_active <= self.n_threads:
+            raise ValueError(f"a team of {self.n_threads} threads cannot run on {n_active}")
+        self._runs += 1
+        return not _lead(self._program, self._ctl, n_active or self.n_threads, job_address, self._runs)
 
     def cancel(self) -> None:
         """Make the current run end after the items that threads work at, or the next run if there is none."""
@@ -202,7 +210,7 @@ _TEAMS: "weakref.WeakSet[Team]" = weakref.WeakSet()
 
 def _end(memory: npt.NDArray[np.uint8], ctl: int, threads: list[threading.Thread]) -> None:
     """Stop the workers of a team. `memory` is held until they are gone: they poll it."""
-    _stop(ctl, _NO_EPOCH)
+    _stop(ctl, len(threads) + 1)
     for thread in threads:
         thread.join()
 

@@ -100,6 +100,15 @@ class ModelFile(Metadata):
         shard, offset = self._places[name]
         return np.frombuffer(self._files[shard].data, np.uint8, info.n_bytes, offset)
 
+    def release(self, name: str) -> None:
+        """Let go of the memory that reading the tensor has mapped; it is mapped again when read again."""
+        info = self.tensor(name)
+        shard, offset = self._places[name]
+        mapped = self._files[shard].data.obj
+        first = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED, first, offset + info.n_bytes - first)
+
     @property
     def n_params(self) -> int:
         return sum(t.n_elements for t in self.tensors.values())

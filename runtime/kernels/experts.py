@@ -10,6 +10,7 @@ import numba as nb
 
 from runtime.kernels.activations import activate
 from runtime.kernels.job import ROWS
+from runtime.kernels.matmul import multiply_alone
 from runtime.kernels.quantise import column_bytes, quantise
 from runtime.kernels.routing import (
     T_ACTIVE,
@@ -21,12 +22,23 @@ from runtime.kernels.routing import (
     T_WEIGHTS,
 )
 from runtime.kernels.rows import add_scaled
-from runtime.kernels.simd import VB, fma, inline, ld_f32, ld_i32, ld_i64, load_f32, splat_f32, st_i64, store
-from runtime.kernels.tape import JOB_SCRATCH, JOB_VARS, SCRATCH, Op, arg, call_op, variable
-from runtime.team import CANCEL, NEXT, grab
+from runtime.kernels.simd import (
+    LANES,
+    VB,
+    fma,
+    inline,
+    ld_f32,
+    ld_i32,
+    ld_i64,
+    load_f32,
+    splat_f32,
+    st_i64,
+    store,
+)
+from runtime.kernels.tape import JOB_SCRATCH, SCRATCH, Op, arg, variable
+from runtime.team import grab
 
 _ITEMS_PER_THREAD = 8  # of a product, so that threads end together
-_INNER_JOB, _INNER_CTL = 128, 256  # in scratch, after the inner op's parameters
 
 
 @nb.njit(**inline)
@@ -66,15 +78,17 @@ def gather_quant(a, job, ith, nth, ctl):
 
 @Op
 def matmul_experts(a, job, ith, nth, ctl):
-    """(matmul op, panels, bytes per expert, panels per expert, bytes per panel, x, bytes per column, k, out,
+    """(matmul op, weights, bytes per expert, panels per expert, bytes per panel, x, bytes per column, k, out,
     ldo, routing): out[place] = x[place] . the place's expert
 
-    An item is a range of panels of one expert, for which the matmul op of the weights' type runs as if in a
-    team of one: its parameters, a job with the row count and a work counter lie in the thread's scratch.
+    For `matmul_unpacked` its own parameters follow: (matmul op, packer, rows per expert, bytes per packed
+    panel); the bytes per expert and panel are then those in the file.
+
+    An item is a range of panels of one expert, for which the matmul op runs as if in a team of one.
     """
     op, w, expert_bytes, n_panels, panel_bytes = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)
     x, x_bytes, k, out, ldo, t = arg(a, 5), arg(a, 6), arg(a, 7), arg(a, 8), arg(a, 9), arg(a, 10)
-    inner = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
+    at = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
     n_active = nb.int64(ld_i32(arg(t, T_ACTIVE)))
     chunk = n_active * n_panels // (_ITEMS_PER_THREAD * nth) // 4 * 4
     chunk = max(nb.int64(4), min(chunk, n_panels))
@@ -87,18 +101,12 @@ def matmul_experts(a, job, ith, nth, ctl):
         first = nb.int64(ld_i32(arg(t, T_START) + 4 * expert))
         m = nb.int64(ld_i32(arg(t, T_START) + 4 * (expert + 1))) - first
         p0 = item % parts * chunk
-        st_i64(inner, w + expert * expert_bytes + p0 * panel_bytes)
-        st_i64(inner + 8, min(n_panels, p0 + chunk) - p0)
-        st_i64(inner + 16, x + first * x_bytes)
-        st_i64(inner + 24, k)
-        st_i64(inner + 32, out + first * ldo + p0 * VB)
-        st_i64(inner + 40, ldo)
-        st_i64(inner + 48, nb.int64(0))
-        st_i64(inner + 56, nb.int64(ROWS))
-        st_i64(inner + _INNER_JOB + JOB_VARS + 8 * ROWS, m)
-        st_i64(inner + _INNER_CTL + NEXT, nb.int64(0))
-        st_i64(inner + _INNER_CTL + CANCEL, nb.int64(0))
-        call_op(op, inner, inner + _INNER_JOB, nb.int64(0), nb.int64(1), inner + _INNER_CTL)
+        st_i64(at + 64, arg(a, 11))
+        st_i64(at + 72, arg(a, 12))
+        st_i64(at + 80, arg(a, 13) - p0 * LANES)
+        st_i64(at + 88, arg(a, 14))
+        panels, n = w + expert * expert_bytes + p0 * panel_bytes, min(n_panels, p0 + chunk) - p0
+        multiply_alone(op, at, panels, n, x + first * x_bytes, k, out + first * ldo + p0 * VB, ldo, 0, m)
 
 
 @Op

@@ -28,21 +28,23 @@ JOB_TAPE, JOB_NOPS, JOB_SCRATCH, JOB_VARS = 0, 8, 16, 24
 SCRATCH = 1 << 20  # bytes per thread at JOB_SCRATCH
 
 
-class Op:
-    """An op of the tape, compiled or taken from the kernel cache when a tape first asks for its address.
+class Native:
+    """A function of `n_params` int64 as native code, compiled or taken from the kernel cache when its address
+    is first asked for.
 
-    The function must live at module level and reach its kernels through module globals: numba never finds a
-    closure over other kernels in its cache.
+    It must live at module level and reach its kernels through module globals: numba never finds a closure
+    over other kernels in its cache.
     """
 
-    def __init__(self, fn: Callable[..., None]) -> None:
+    def __init__(self, fn: Callable[..., None], n_params: int) -> None:
         self.name = f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}"
         self.__doc__ = fn.__doc__
         self._fn = fn
+        self._n_params = n_params
         self._compiled: Any = None
 
     def __repr__(self) -> str:
-        return f"Op({self.name})"
+        return f"{type(self).__name__}({self.name})"
 
     @property
     def compiled(self) -> bool:
@@ -55,18 +57,24 @@ class Op:
 
     @property
     def address(self) -> int:
-        """Address of the native function."""
         if self._compiled is None:
-            self._compiled = _compile_op(self._fn, cache=True)
+            self._compiled = self._compile(cache=True)
         return int(self._compiled.address)
 
     def assembly(self) -> str:
         """The machine code as text, compiled afresh: numba keeps none of it in its cache."""
-        return str(_compile_op(self._fn, cache=False)._library.get_asm_str())
+        return str(self._compile(cache=False)._library.get_asm_str())
+
+    def _compile(self, cache: bool) -> Any:
+        signature = nb.void(*[I] * self._n_params)
+        return nb.cfunc(signature, cache=cache, nogil=True, error_model="numpy")(self._fn)
 
 
-def _compile_op(fn: Callable[..., None], cache: bool) -> Any:
-    return nb.cfunc(nb.void(I, I, I, I, I), cache=cache, nogil=True, error_model="numpy")(fn)
+class Op(Native):
+    """An op of the tape."""
+
+    def __init__(self, fn: Callable[..., None]) -> None:
+        super().__init__(fn, 5)
 
 
 @intrinsic
@@ -82,6 +90,8 @@ def call_op(typingctx, fn, args, job, ith, nth, ctl):
 def _walk(job, ith, nth, ctl):
     """One barrier after each op. Once cancelled, threads go on meeting there but do no work."""
     tape, n_ops = ld_i64(job + JOB_TAPE), ld_i64(job + JOB_NOPS)
+    if n_ops == 0:
+        barrier(ctl, nth)  # a team's program must end with one
     for i in range(n_ops):
         if atomic_load(ctl + CANCEL) == 0:
             op = tape + 8 * W * i
@@ -89,15 +99,12 @@ def _walk(job, ith, nth, ctl):
         barrier(ctl, nth)
 
 
-class _Program:
-    compiled: Any = None
+_PROGRAM = Native(_walk, 4)
 
 
 def program() -> int:
     """Address of the interpreter, ``void(job, ith, nth, ctl)``: what a `Team` runs."""
-    if _Program.compiled is None:
-        _Program.compiled = nb.cfunc(nb.void(I, I, I, I), cache=True, nogil=True, error_model="numpy")(_walk)
-    return int(_Program.compiled.address)
+    return _PROGRAM.address
 
 
 @nb.njit(**inline)

@@ -28,11 +28,10 @@ from runtime.kernels.formats import FORMATS
 from runtime.kernels.job import f32_bits
 from runtime.kernels.kvstore import rotate_and_store, rotate_back
 from runtime.kernels.kvtypes import KV_TYPES, KVType
-from runtime.kernels.matmul import MATMUL
 from runtime.kernels.quantise import act_bytes
 from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.kernels.simd import LANES
-from runtime.kernels.tape import Op
+from runtime.kernels.tape import Native, Op
 from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
 from runtime.plan.values import Bias, CacheGroup, Heads, Rope, Rows, Source
@@ -78,7 +77,7 @@ class PlanOptions:
 class Plan:
     """Ops of one model for one set of sizes. Model files see the methods, the executor reads the rest.
 
-    An `Op` among the parameters of an op stands for its address.
+    A `Native` among the parameters of an op stands for its address.
     """
 
     def __init__(self, file: ModelFile, weights: Weights, arena: Arena, options: PlanOptions) -> None:
@@ -86,7 +85,7 @@ class Plan:
         self.weights = weights
         self.options = options
         self.arena = arena
-        self.tape: list[list[int | Op]] = []
+        self.tape: list[list[int | Native]] = []
         self.ops: list[Op] = []
         self.groups: list[CacheGroup] = []
         self.n_vocab = 0
@@ -98,7 +97,7 @@ class Plan:
         self._areas: dict[str, tuple[int, int]] = {}
         self._owner: dict[int, Source] = {}
 
-    def op(self, op: Op, *params: int | Op) -> None:
+    def op(self, op: Op, *params: int | Native) -> None:
         """Append an op; compiles nothing yet."""
         self.ops.append(op)
         self.tape.append(list(params))
@@ -216,11 +215,11 @@ class Plan:
         add = residual if not biased and scale == 1.0 else None
         column = 0
         for type_name, group in groupby(tensors, key=lambda t: t.type.name):
-            part = self.weights.panels([t.name for t in group])
             act = self._activation(source, FORMATS[type_name].act_kind)
-            self.op(MATMUL[type_name], part.address, part.rows // LANES, act, part.k, y.address + 4 * column,
-                    y.ld, add.address + 4 * column if add else 0, y.count)  # fmt: skip
-            column += part.rows
+            for part in self.weights.panels([t.name for t in group]):
+                self.op(part.op, part.address, part.rows // LANES, act, part.k, y.address + 4 * column, y.ld,
+                        add.address + 4 * column if add else 0, y.count, *part.op_params)  # fmt: skip
+                column += part.rows
         if biased:
             bias = self.weights.vector(*biases, widths=found)
             self.op(ops.add_rows, y.address, y.ld, bias, 0, column, f32_bits(1.0), y.count)

@@ -12,7 +12,7 @@ from runtime.kernels import job
 from runtime.kernels.attention_layer import A_DK, A_DV, A_GET_VALUES, A_KV_HEADS, A_PUT_KEY
 from runtime.kernels.kvstore import clear_rows
 from runtime.kernels.kvtypes import KVType
-from runtime.kernels.tape import JOB_VARS, SCRATCH, Op, W, program
+from runtime.kernels.tape import JOB_VARS, SCRATCH, Native, Op, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.plan.builder import Plan
 from runtime.runner import Run
@@ -21,7 +21,7 @@ from runtime.team import Team
 _CLEAR_ROWS = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)
 
 
-def compile_ops(ops: Iterable[Op], progress: Callable[[str, float], None] | None = None) -> None:
+def compile_ops(ops: Iterable[Native], progress: Callable[[str, float], None] | None = None) -> None:
     """Compile each distinct op once, reporting the share done as stage "compile"."""
     distinct = list(dict.fromkeys(ops))
     for i, op in enumerate(distinct):
@@ -39,6 +39,7 @@ def functions(kv: KVType) -> tuple[Op, ...]:
 class PlanRunner:
     """A `runtime.runner.Runner` over one plan and one thread team.
 
+    Steps in which no run has more than one token take `n_threads` threads, others `n_threads_batch`.
     Building it compiles (or loads from the kernel cache) every op of the plan.
     """
 
@@ -47,6 +48,7 @@ class PlanRunner:
         plan: Plan,
         layout: MemoryLayout,
         n_threads: int,
+        n_threads_batch: int,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         options, arena = plan.options, plan.arena
@@ -54,6 +56,8 @@ class PlanRunner:
         self._layout = layout
         self._n_ubatch = options.n_ubatch
         self._max_outputs = options.max_outputs
+        self._threads, self._threads_batch = n_threads, n_threads_batch
+        n_team = max(n_threads, n_threads_batch)
         self._max_positions = -(-options.n_ctx // BLOCK) * BLOCK
         n = options.n_ubatch
         self._tokens = plan.tokens
@@ -63,7 +67,7 @@ class PlanRunner:
         self._out_index = arena.array((options.max_outputs,), np.int64)
         self._tape = arena.array((len(plan.tape), W), np.int64)
         caches = {t for _, *types in plan.cache_functions for t in types}
-        pointed_at = (param for params in plan.tape for param in params if isinstance(param, Op))
+        pointed_at = (param for params in plan.tape for param in params if isinstance(param, Native))
         of_caches = (op for t in caches for op in functions(t))
         compile_ops([*plan.ops, *pointed_at, *of_caches, clear_rows], progress)
         for layer, keys, values in plan.cache_functions:
@@ -73,9 +77,9 @@ class PlanRunner:
             ]  # fmt: skip
         for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
             words[0] = op.address
-            words[1 : 1 + len(params)] = [p.address if isinstance(p, Op) else p for p in params]
+            words[1 : 1 + len(params)] = [p.address if isinstance(p, Native) else p for p in params]
         self._job = arena.array((JOB_VARS // 8 + job.N_VARS,), np.int64)
-        self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_threads * SCRATCH)]
+        self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_team * SCRATCH)]
         self._vars = self._job[JOB_VARS // 8 :]
         self._vars[[job.RUN_TABLE, job.ROW_POSITION, job.ROW_RUN, job.TOKENS, job.OUT_INDEX]] = [
             a.ctypes.data for a in (self._runs, self._positions, self._row_run, self._tokens, self._out_index)
@@ -84,7 +88,7 @@ class PlanRunner:
         widest = max((int(x[A_KV_HEADS] * max(x[A_DK], x[A_DV])) for x in layers), default=0)
         self._zeros = arena.array((widest,), np.float32)
         self._clear_rows = _CLEAR_ROWS(clear_rows.address)
-        self._team = Team(program(), n_threads)
+        self._team = Team(program(), n_team)
         self._result = plan.result_array()
 
     @property
@@ -141,7 +145,8 @@ class PlanRunner:
             ids = self._tokens[:row]
             if int(ids.min()) < 0 or int(ids.max()) >= self._plan.n_vocab:
                 raise ValueError("a token id lies outside the vocabulary")
-            if not self._team.run(self._job.ctypes.data):
+            n_threads = self._threads if row == len(runs) else self._threads_batch
+            if not self._team.run(self._job.ctypes.data, n_threads):
                 raise StepCancelled("the step was cancelled")
         return row, n_out
 

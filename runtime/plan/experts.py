@@ -11,7 +11,6 @@ from runtime.kernels import experts as ops
 from runtime.kernels import routing as r
 from runtime.kernels.formats import FORMATS
 from runtime.kernels.job import f32_bits
-from runtime.kernels.matmul import MATMUL
 from runtime.kernels.quantise import act_bytes
 from runtime.kernels.simd import LANES
 from runtime.plan.builder import ACTIVATIONS, Plan
@@ -134,16 +133,16 @@ def _matmul(
     y = Pairs(p.area(out, routing.n_pairs * ld), ld, widths[-1])
     column, made = 0, set[int]()
     for type_name, group in groupby(tensors, key=lambda t: t.type.name):
-        part = p.weights.expert_panels([t.name for t in group])
         kind = FORMATS[type_name].act_kind
         act = p.area(f"experts {kind}", routing.n_pairs * act_bytes(kind, k))
         if kind not in made:
             emit(kind, act)
             made.add(kind)
-        p.op(ops.matmul_experts, MATMUL[type_name], part.address, part.bytes_per_expert, part.rows // LANES,
-             FORMATS[type_name].panel_bytes(k), act, act_bytes(kind, k), k, y.address + 4 * column, ld,
-             routing.address)  # fmt: skip
-        column += part.rows
+        for part in p.weights.expert_panels([t.name for t in group]):
+            p.op(ops.matmul_experts, part.op, part.address, part.expert_bytes, part.rows // LANES,
+                 part.stride, act, act_bytes(kind, k), k, y.address + 4 * column, ld, routing.address,
+                 *part.op_params)  # fmt: skip
+            column += part.rows
     biases = [f"{name}.bias" for name in names]
     if any(map(p.weights.has, biases)):
         address = p.weights.expert_vectors(biases, widths, n_expert)

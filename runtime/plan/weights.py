@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,11 @@ from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile, TensorInfo
 from runtime.kernels.dequant import dequantise_rows
 from runtime.kernels.formats import FORMATS
+from runtime.kernels.matmul import MATMUL
 from runtime.kernels.pack import pack, packed_bytes
 from runtime.kernels.simd import LANES
+from runtime.kernels.tape import Native, Op
+from runtime.kernels.unpacked import PACK, ROOM, matmul_unpacked
 from runtime.plan.arena import Arena
 
 Progress = Callable[[float], None]
@@ -25,23 +29,37 @@ def padded(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """Row panels of one matrix, or of several of one type stacked: `address`, `rows` (padded) x `k`."""
+    """Weights for the matmul ops, of one type: a matrix, or one per expert, or several of those stacked.
+
+    `address` is that of panels of 16 rows, `panel_bytes` each; `rows` (padded) x `k` of them make a matrix,
+    and experts lie `expert_bytes` apart. Where `file_rows` is not 0 the address is that of as many rows in
+    the file, one matrix alone: ops pack a panel when they meet it.
+    """
 
     type_name: str
     address: int
     rows: int
     k: int
+    panel_bytes: int
+    expert_bytes: int = 0
+    file_rows: int = 0
 
+    @property
+    def op(self) -> Op:
+        return matmul_unpacked if self.file_rows else MATMUL[self.type_name]
 
-@dataclass(frozen=True, slots=True)
-class ExpertPanels:
-    """Row panels of each expert's matrix, or of several stacked: `rows` (padded) x `k` per expert."""
+    @property
+    def op_params(self) -> tuple[int | Native, ...]:
+        """What the op takes beyond `MATMUL`'s parameters."""
+        if not self.file_rows:
+            return ()
+        return MATMUL[self.type_name], PACK[self.type_name], self.file_rows, self.panel_bytes
 
-    type_name: str
-    address: int
-    rows: int
-    k: int
-    bytes_per_expert: int
+    @property
+    def stride(self) -> int:
+        """Bytes from the first row of a panel to that of the next."""
+        fmt = FORMATS[self.type_name]
+        return LANES * fmt.row_bytes(self.k) if self.file_rows else self.panel_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +74,19 @@ class Table:
 
 
 class Weights:
-    """Reads and packs the tensors of `file` into `arena`, reporting the share done to `progress`."""
+    """Reads and packs the tensors of `file` into `arena`, reporting the share done to `progress`.
+
+    Without `repack` matrices stay in the mapped file, but for the few whose panels outgrow the ops' scratch.
+    """
 
     def __init__(
-        self, file: ModelFile, arena: Arena, n_threads: int, progress: Progress | None = None
-    ) -> None:
+        self, file: ModelFile, arena: Arena, n_threads: int, progress: Progress | None = None, *,
+        repack: bool = True,
+    ) -> None:  # fmt: skip
         self._file = file
         self._arena = arena
         self._threads = n_threads
+        self._repack = repack
         self._progress = progress
         self._total = max(1, sum(t.n_bytes for t in file.tensors.values()))
         self._done = 0
@@ -119,39 +142,54 @@ class Weights:
             )
         return tensor
 
-    def panels(self, names: Sequence[str]) -> Panels:
-        """Pack matrices of one type and one k on top of each other, each padded to whole panels."""
+    def panels(self, names: Sequence[str]) -> list[Panels]:
+        """Matrices of one type and k: packed on top of each other, each padded, or one by one unpacked."""
         tensors = [self.matrix_info(name) for name in names]
+        return self._unpacked(tensors) or [self._packed(tensors, 1)]
+
+    def expert_panels(self, names: Sequence[str]) -> list[Panels]:
+        """3-D tensors of one type, k and number of experts, as `panels`; an expert's matrices are stacked."""
+        tensors = [self.info(name) for name in names]
+        return self._unpacked(tensors) or [self._packed(tensors, tensors[0].shape[2])]
+
+    def _unpacked(self, tensors: Sequence[TensorInfo]) -> list[Panels]:
+        """Nothing, where they are to be packed."""
+        type_name, k = tensors[0].type.name, tensors[0].shape[0]
+        panel_bytes = FORMATS[type_name].panel_bytes(k)
+        if self._repack or panel_bytes > ROOM:
+            return []
+        parts = []
+        for t in tensors:
+            raw, rows = self._file.tensor_bytes(t.name), t.shape[1]
+            expert_bytes = rows * FORMATS[type_name].row_bytes(k)
+            parts.append(
+                Panels(type_name, raw.ctypes.data, padded(rows), k, panel_bytes, expert_bytes, file_rows=rows)
+            )
+            self._report(t.n_bytes)
+        return parts
+
+    def _packed(self, tensors: Sequence[TensorInfo], n_expert: int) -> Panels:
         type_name, k = tensors[0].type.name, tensors[0].shape[0]
         sizes = [packed_bytes(type_name, t.shape[1], k) for t in tensors]
-        address = self._arena.take(sum(sizes))
-        at = address
-        for tensor, size in zip(tensors, sizes, strict=True):
+        stride = sum(sizes)
+        address = self._arena.take(n_expert * stride)
+        for tensor, at in zip(tensors, accumulate(sizes, initial=address), strict=False):
             raw = self._file.tensor_bytes(tensor.name)
-            pack(type_name, raw.ctypes.data, tensor.shape[1], k, at, self._threads)
-            at += size
+            apart = raw.nbytes // n_expert
+            moves = [(raw.ctypes.data + e * apart, at + e * stride) for e in range(n_expert)]
+            self._pack_each(type_name, tensor.shape[1], k, moves)
+            self._file.release(tensor.name)
             self._report(tensor.n_bytes)
-        return Panels(type_name, address, sum(padded(t.shape[1]) for t in tensors), k)
+        rows = sum(padded(t.shape[1]) for t in tensors)
+        return Panels(type_name, address, rows, k, FORMATS[type_name].panel_bytes(k), stride)
 
-    def expert_panels(self, names: Sequence[str]) -> ExpertPanels:
-        """Pack 3-D tensors of one type, k and number of experts; an expert's matrices are stacked."""
-        tensors = [self.info(name) for name in names]
-        type_name, (k, _, n_expert) = tensors[0].type.name, tensors[0].shape
-        sizes = [packed_bytes(type_name, t.shape[1], k) for t in tensors]
-        address = self._arena.take(n_expert * sum(sizes))
-        sources = [self._file.tensor_bytes(name) for name in names]
-
-        def pack_expert(expert: int) -> None:
-            at = address + expert * sum(sizes)
-            for tensor, raw, size in zip(tensors, sources, sizes, strict=True):
-                pack(type_name, raw.ctypes.data + expert * (raw.nbytes // n_expert), tensor.shape[1], k, at)
-                at += size
-
+    def _pack_each(self, type_name: str, n_rows: int, k: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Pack matrices that lie at the first address of each pair to the second."""
+        if len(moves) == 1:
+            pack(type_name, moves[0][0], n_rows, k, moves[0][1], self._threads)
+            return
         with ThreadPoolExecutor(self._threads, thread_name_prefix="pack") as pool:
-            for _ in pool.map(pack_expert, range(n_expert)):
-                pass
-        self._report(sum(t.n_bytes for t in tensors))
-        return ExpertPanels(type_name, address, sum(padded(t.shape[1]) for t in tensors), k, sum(sizes))
+            list(pool.map(lambda move: pack(type_name, move[0], n_rows, k, move[1]), moves))
 
     def expert_vectors(self, names: Sequence[str], widths: Sequence[int], n_expert: int) -> int:
         """Address of f32 [n_expert][width + ...], stacked as `expert_panels` does; missing ones are 0."""

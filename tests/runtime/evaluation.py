@@ -37,11 +37,12 @@ def arch(name: str, ending: str = "gguf") -> Path:
 
 @contextmanager
 def model(path: Path, *, n_ctx: int, n_threads: int = 2, cache_type: str = "f16", max_runs: int = 1,
-          n_ubatch: int = 512) -> Iterator[LoadedModel]:  # fmt: skip
+          n_ubatch: int = 512, n_threads_batch: int = 0,
+          repack: bool = True) -> Iterator[LoadedModel]:  # fmt: skip
     """A loaded model whose steps may ask for logits of every row."""
     options = ModelOptions(
         n_ctx=n_ctx, n_ubatch=n_ubatch, n_threads=n_threads, max_runs=max_runs, max_outputs=n_ubatch,
-        key_type=cache_type, value_type=cache_type,
+        key_type=cache_type, value_type=cache_type, n_threads_batch=n_threads_batch, repack=repack,
     )  # fmt: skip
     loaded = load_model(path, options)
     try:

@@ -5,7 +5,7 @@ import pytest
 
 from runtime.evaluate import LinearSequence
 from runtime.model import LoadedModel
-from tests.runtime.evaluation import ARCHS, Logits, all_logits, arch, model
+from tests.runtime.evaluation import ARCHS, MOE_ARCHS, Logits, all_logits, arch, model
 
 N_TOKENS = 60  # past the tiny models' windows of 16
 CHUNKS = (1, 7, 48)
@@ -30,6 +30,15 @@ def in_company(loaded: LoadedModel, tokens: np.ndarray) -> Logits:
         at += n
     assert at == len(tokens)
     return np.concatenate(out)
+
+
+@pytest.mark.parametrize("name", MOE_ARCHS)
+def test_experts_that_stay_in_the_file_give_the_same_bits(name: str) -> None:
+    with model(arch(name), n_ctx=256, n_ubatch=128) as loaded:
+        tokens = prompt(loaded, 0)
+        expected = all_logits(loaded, tokens)
+    with model(arch(name), n_ctx=256, n_ubatch=128, repack=False) as loaded:
+        assert np.array_equal(all_logits(loaded, tokens, (1, 7, 48)), expected)
 
 
 @pytest.mark.parametrize("name", ARCHS)

@@ -62,6 +62,28 @@ def test_logits_do_not_depend_on_the_number_of_threads(path: Callable[[], Path])
 
 
 @pytest.mark.parametrize("path", MODELS)
+def test_logits_do_not_depend_on_the_threads_that_read_prompts(path: Callable[[], Path]) -> None:
+    """Steps of one token and of many take turns, so threads join and leave the team between steps."""
+    with model(path(), n_ctx=N_TOKENS, n_threads=1, n_threads_batch=3) as loaded:
+        tokens = prompt(loaded, 150)
+        expected = all_logits(loaded, tokens)
+        assert np.array_equal(all_logits(loaded, tokens, (1, 17, 1, 1, 2)), expected)
+    with model(path(), n_ctx=N_TOKENS, n_threads=3, n_threads_batch=1) as loaded:
+        assert np.array_equal(all_logits(loaded, tokens, (1, 17, 1, 1, 2)), expected)
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_logits_do_not_depend_on_whether_weights_were_packed_at_load(path: Callable[[], Path]) -> None:
+    with model(path(), n_ctx=N_TOKENS) as loaded:
+        tokens = prompt(loaded, 60)
+        expected = all_logits(loaded, tokens)
+    with model(path(), n_ctx=N_TOKENS, repack=False) as loaded:
+        assert same_logits(loaded, tokens, 60, expected)
+        assert same_logits(loaded, tokens, 9, expected)
+        assert same_logits(loaded, tokens[:8], 1, expected)
+
+
+@pytest.mark.parametrize("path", MODELS)
 def test_logits_do_not_depend_on_what_else_is_in_the_batch(path: Callable[[], Path]) -> None:
     """Three other sequences prefill and decode beside this one, in steps of changing composition."""
     with model(path(), n_ctx=N_TOKENS, max_runs=4) as loaded:

@@ -148,6 +148,14 @@ def test_a_forked_child_cannot_use_its_parents_team_and_may_close_it() -> None:
         assert empty_run(team)
 
 
+def test_threads_that_take_no_part_stay_parked_and_join_again_later() -> None:
+    with Team(program(), 4) as team:
+        for n_active in [4, 1, 2, 4, 3, 1, 4] * 200:
+            assert team.run(EMPTY_JOB.ctypes.data, n_active)
+        with pytest.raises(ValueError, match="a team of 4 threads cannot run on 5"):
+            team.run(EMPTY_JOB.ctypes.data, 5)
+
+
 def test_a_run_leaves_the_interpreter_to_other_threads() -> None:
     flag = np.zeros(1, np.int64)
     job, _tape = waiting_job(flag)

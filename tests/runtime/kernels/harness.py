@@ -10,7 +10,8 @@ from runtime.kernels.formats import FORMATS
 from runtime.kernels.matmul import MATMUL
 from runtime.kernels.pack import pack, packed_bytes
 from runtime.kernels.quantise import act_bytes, block_size, quantise
-from runtime.kernels.tape import JOB_VARS, Op, W, program
+from runtime.kernels.tape import JOB_VARS, SCRATCH, Native, Op, W, program
+from runtime.kernels.unpacked import PACK, matmul_unpacked
 from runtime.team import Team
 
 VECTORS = Path(__file__).parents[2] / "data/quants/vectors.npz"
@@ -34,12 +35,12 @@ def aligned(n_bytes: int) -> np.ndarray:
     return memory[at : at + n_bytes + 64]
 
 
-def run_op(op: Op, params: list[int], variables: list[int], n_threads: int = 1) -> None:
+def run_op(op: Op, params: list[int | Native], variables: list[int], n_threads: int = 1) -> None:
     """One op on a team; `variables` are the job's."""
-    tape = np.zeros(W, np.int64)
-    tape[: 1 + len(params)] = [op.address, *params]
+    tape, scratch = np.zeros(W, np.int64), aligned(SCRATCH * n_threads)
+    tape[: 1 + len(params)] = [op.address, *(p.address if isinstance(p, Native) else p for p in params)]
     job = np.zeros(JOB_VARS // 8 + len(variables), np.int64)
-    job[:2] = [tape.ctypes.data, 1]
+    job[:3] = [tape.ctypes.data, 1, scratch.ctypes.data]
     job[JOB_VARS // 8 :] = variables
     with Team(program(), n_threads) as team:
         assert team.run(job.ctypes.data)
@@ -64,20 +65,24 @@ def quantised(x: np.ndarray, kind: int, pieces: int = 1) -> np.ndarray:
 
 
 def matmul(
-    name: str, raw: np.ndarray, x: np.ndarray, n_threads: int = 1, residual: np.ndarray | None = None
-) -> np.ndarray:
+    name: str, raw: np.ndarray, x: np.ndarray, n_threads: int = 1, residual: np.ndarray | None = None,
+    repack: bool = True,
+) -> np.ndarray:  # fmt: skip
     """x [m, k] times the rows of GGUF bytes [n, ...], through packing and the tape: f32 [m, n]."""
     fmt = FORMATS[name]
     n, (m, k) = len(raw), x.shape
     n_panels = -(-n // 16)
-    w, act = packed(name, raw, k), quantised(x, fmt.act_kind)
+    w, act = packed(name, raw, k) if repack else np.ascontiguousarray(raw), quantised(x, fmt.act_kind)
     out = np.zeros((m, 16 * n_panels), np.float32)
     target = out
     if residual is not None:
         target = np.zeros_like(out)
         target[:, :n] = residual
     addresses = [w.ctypes.data, n_panels, act.ctypes.data, k, out.ctypes.data, out.strides[0]]
-    run_op(MATMUL[name], [*addresses, 0 if residual is None else target.ctypes.data, 1], [0, m], n_threads)
+    params: list[int | Native] = [*addresses, 0 if residual is None else target.ctypes.data, 1]
+    if not repack:
+        params += [MATMUL[name], PACK[name], n, fmt.panel_bytes(k)]
+    run_op(MATMUL[name] if repack else matmul_unpacked, params, [0, m], n_threads)
     return target[:, :n].copy()
 
 

@@ -106,6 +106,17 @@ def test_packing_refuses_rows_that_do_not_fit_the_type() -> None:
         pack("I32", 0, 16, 128, 0)
 
 
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_rows_packed_when_they_are_met_give_the_same_bits(name: str) -> None:
+    raw, _, k = rows(name, 131, 3, 2)
+    for m in (1, 3, 19):
+        x = activations(m, k, m)
+        residual = activations(m, 131, 5)
+        for n_threads in (1, 3):
+            unpacked = matmul(name, raw, x, n_threads, residual, repack=False)
+            assert np.array_equal(unpacked, matmul(name, raw, x, n_threads, residual)), (m, n_threads)
+
+
 @pytest.mark.skipif(ISA.name != "avx512-vnni", reason="this machine has no AVX-512 VNNI")
 def test_the_instruction_for_byte_dot_products_is_used() -> None:
     assembly = MATMUL["Q8_0"].assembly()
