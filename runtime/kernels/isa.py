@@ -152,8 +152,8 @@ IS_X86 = TRIPLE.startswith(("x86_64", "amd64"))
 IS_ARM = TRIPLE.startswith(("aarch64", "arm64"))
 HAS_HALF = IS_ARM or "f16c" in FEATURES
 ISA = choose(TRIPLE, FEATURES)
-#: whether streams of weights gain by software prefetch: measured 13 -> 15 GB/s on Sapphire Rapids, but
-#: 25 -> 19 GB/s on Zen 4, whose own prefetchers follow four streams and are disturbed by ours
+#: whether streams of weights gain by software prefetch: 13 -> 15 GB/s on Sapphire Rapids. On Zen 4, whose own
+#: prefetchers follow four streams, none was best or near it in alternating runs of six distances
 PREFETCHES = not CPU_NAME.startswith("znver")
 
 

@@ -6,9 +6,9 @@ neither tile widths nor the split over threads can change a bit.
 
 Bounds, and what one Zen 4 core reached of them:
 
-    one column      the weights' bytes, read once: 20 to 28 GB/s from memory, about what one core can read
-    many columns    one dot4 per 64 multiply-adds: 160 to 180 GMAC/s, 70 to 80 % of vpdpbusd's rate, also for
-                    k = 8192 (blocked by columns); floats 55 GMAC/s, all of the multiply-add's rate
+    one column      the weights' bytes, read once: 20 to 25 GB/s from memory beside other load
+    many columns    one dot4 per 64 multiply-adds: 154 to 176 GMAC/s, as much at k = 8192 (blocked by columns);
+                    floats 55 GMAC/s, the rate of multiply-add
 """
 
 import numba as nb
