@@ -25,6 +25,7 @@ test: $(VENV)/installed-dev
 
 test-all: test
 	@$(BIN)/emberd fetch gemma3-270m >/dev/null || echo 'tests that need the model are skipped' >&2
+	@$(BIN)/emberd minilm >/dev/null || echo 'tests that need the model are skipped' >&2
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: $(VENV)/installed-dev

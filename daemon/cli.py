@@ -11,6 +11,7 @@ import daemon
 
 COMMANDS = {
     "fetch": ("tools.fetch", "download a default model"),
+    "minilm": ("tools.minilm", "make an embedding model of PyPI's MiniLM"),
     "bench": ("tools.bench", "measure prompt processing and generation"),
     "perplexity": ("tools.perplexity", "how well a model predicts a text"),
     "logits": ("tools.logits", "write the logits of a token sequence"),

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,7 +16,11 @@ def _model(file_name: str, fetch_name: str) -> Path:
     path_or_none = cached_model(fetch_name)
     if path_or_none is not None:
         return path_or_none
-    message = f"model {fetch_name} is not here: run `emberd fetch {fetch_name}`"
+    return _missing(fetch_name, f"emberd fetch {fetch_name}")
+
+
+def _missing(name: str, command: str) -> NoReturn:
+    message = f"model {name} is not here: run `{command}`"
     if os.environ.get("CI") == "true":
         pytest.fail(message)
     pytest.skip(message)
@@ -29,3 +34,14 @@ def smollm2_path() -> Path:
 def gemma3_path() -> Path:
     """Gemma 3 270M Q4_K_M."""
     return _model("gemma3-270m.gguf", "gemma3-270m")
+
+
+def minilm_path() -> Path:
+    """all-MiniLM-L6-v2, F16."""
+    from tools.minilm import default_path
+
+    folder = os.environ.get("EMBERD_TEST_MODELS")
+    for path in (*([Path(folder) / "minilm.gguf"] if folder else []), default_path()):
+        if path.exists():
+            return path
+    return _missing("minilm", "emberd minilm")
