@@ -26,6 +26,8 @@ MOE_ARCHS = (
 ARCHS = DENSE_ARCHS + MOE_ARCHS
 """Names of the tiny models; some stand for variants of one architecture."""
 
+ENCODERS = ("bert", "nomic-bert", "modern-bert", "jina-bert-v2", "gemma-embedding")
+
 Logits = npt.NDArray[np.float32]
 
 
@@ -38,11 +40,12 @@ def arch(name: str, ending: str = "gguf") -> Path:
 @contextmanager
 def model(path: Path, *, n_ctx: int, n_threads: int = 2, cache_type: str = "f16", max_runs: int = 1,
           n_ubatch: int = 512, n_threads_batch: int = 0,
-          repack: bool = True) -> Iterator[LoadedModel]:  # fmt: skip
+          repack: bool = True, embeddings: bool = False) -> Iterator[LoadedModel]:  # fmt: skip
     """A loaded model whose steps may ask for logits of every row."""
     options = ModelOptions(
         n_ctx=n_ctx, n_ubatch=n_ubatch, n_threads=n_threads, max_runs=max_runs, max_outputs=n_ubatch,
         key_type=cache_type, value_type=cache_type, n_threads_batch=n_threads_batch, repack=repack,
+        embeddings=embeddings,
     )  # fmt: skip
     loaded = load_model(path, options)
     try:
@@ -55,6 +58,14 @@ def all_logits(loaded: LoadedModel, tokens: npt.NDArray[np.int32], chunks: tuple
     """float32 [n_tokens, n_vocab]."""
     sequence = LinearSequence(loaded.runner, len(tokens))
     return np.concatenate([step.copy() for step in sequence.evaluate(tokens, chunks)])
+
+
+def hidden_rows(loaded: LoadedModel, *prompts: npt.NDArray[np.int32]) -> list[Logits]:
+    """float32 [n_tokens, n_embd] of each prompt, computed in one step."""
+    sequences = [LinearSequence(loaded.runner, len(tokens)) for tokens in prompts]
+    runs = [sequence.run(tokens) for sequence, tokens in zip(sequences, prompts, strict=True)]
+    ends = np.cumsum([len(tokens) for tokens in prompts])
+    return np.split(loaded.runner.embed(runs).copy(), ends[:-1])
 
 
 def last_logits(loaded: LoadedModel, tokens: npt.NDArray[np.int32], chunks: tuple[int, ...] = ()) -> Logits:

@@ -1,0 +1,122 @@
+"""Hidden states of encoders, and of decoders loaded for them: exact to the reference, the same in company."""
+
+import json
+
+import numpy as np
+import pytest
+
+from runtime.errors import UnsupportedModel
+from runtime.evaluate import LinearSequence
+from runtime.model import ModelOptions, load_model
+from runtime.models.bert import alibi
+from runtime.pooling import Pooling, normalise
+from tests.models import minilm_path, smollm2_path
+from tests.runtime.evaluation import ENCODERS, arch, hidden_rows, model
+from tests.runtime.test_arch_oracles import TOLERANCE, oracle
+from tests.shared_data import shared
+
+
+def prompt(n: int, n_vocab: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, n_vocab, n).astype(np.int32)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_hidden_states_and_pooled_vectors_equal_the_reference(name: str) -> None:
+    tokens = oracle(name, "prompt_ids").astype(np.int32)
+    with model(arch(name), n_ctx=256) as loaded:
+        (rows,) = hidden_rows(loaded, tokens)
+        assert np.abs(rows - oracle(name, "emb_none")).max() < TOLERANCE
+        for pooling in (Pooling.MEAN, Pooling.CLS, Pooling.LAST):
+            vectors = loaded.readout(pooling)(rows)
+            assert np.abs(vectors - oracle(name, f"emb_{pooling}")[None]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("bert", Pooling.CLS), ("nomic-bert", Pooling.MEAN)])
+def test_the_file_says_how_to_pool(name: str, pooling: Pooling) -> None:
+    with model(arch(name), n_ctx=256) as loaded:
+        assert loaded.embeddings
+        assert (loaded.readout().pooling, loaded.readout().n_out) == (pooling, 64)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_hidden_states_have_the_same_bits_with_all_threads_and_in_all_company(name: str) -> None:
+    """Long enough for several partitions of keys; learned positions end at 256."""
+    n = 250 if name == "bert" else 600
+    expected = None
+    for n_threads in (1, 2, 3):
+        with model(
+            arch(name), n_ctx=256 if name == "bert" else 1024, n_threads=n_threads, max_runs=3, n_ubatch=768
+        ) as loaded:
+            n_vocab = loaded.runner.n_vocab
+            tokens, before, after = (prompt(m, n_vocab, m) for m in (n, 21, 100))
+            (alone,) = hidden_rows(loaded, tokens)
+            assert np.isfinite(alone).all()
+            expected = alone if expected is None else expected
+            assert np.array_equal(alone, expected), n_threads
+            assert np.array_equal(hidden_rows(loaded, before, tokens, after)[1], expected), n_threads
+
+
+def test_a_token_of_an_encoder_sees_those_that_follow() -> None:
+    with model(arch("bert"), n_ctx=256) as loaded:
+        tokens = prompt(40, loaded.runner.n_vocab)
+        changed = tokens.copy()
+        changed[-1] ^= 1
+        before, after = hidden_rows(loaded, tokens), hidden_rows(loaded, changed)
+    assert np.abs(before[0][0] - after[0][0]).max() > 1e-4
+
+
+def test_a_decoder_loaded_for_embeddings_gives_what_its_head_would_get() -> None:
+    """The reference's states after the final norm, of the last four tokens."""
+    with model(arch("llama"), n_ctx=256, cache_type="f32", embeddings=True) as loaded:
+        (rows,) = hidden_rows(loaded, oracle("llama", "prompt_ids").astype(np.int32))
+        assert loaded.readout().pooling is Pooling.NONE
+    assert np.abs(rows[-4:] - oracle("llama", "act_result_norm")).max() < TOLERANCE
+
+
+def test_a_model_computes_embeddings_or_logits_and_says_which() -> None:
+    with model(arch("bert"), n_ctx=256) as encoder, model(arch("llama"), n_ctx=256) as decoder:
+        assert (encoder.runner.n_embd, decoder.runner.n_embd) == (64, 0)
+        run = LinearSequence(encoder.runner, 256).run(prompt(3, 200))
+        with pytest.raises(ValueError, match="loaded for embeddings"):
+            encoder.runner.step([run])
+        with pytest.raises(ValueError, match="not loaded for embeddings"):
+            decoder.runner.embed([run])
+
+
+def test_a_context_beyond_learned_positions_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="256 positions"):
+        load_model(arch("bert"), ModelOptions(n_ctx=257))
+
+
+def test_alibi_slopes_halve_from_head_to_head_and_interleave_beyond_a_power_of_two() -> None:
+    """The slopes of the paper for 8 heads, and for 12 those of 16 heads in between."""
+    assert np.allclose(-alibi(8)(np.array([1.0]))[:, 0], [2.0**-i for i in range(1, 9)])
+    assert np.allclose(-alibi(12)(np.array([-1.0]))[8:, 0], [2.0 ** -(i / 2) for i in (1, 3, 5, 7)])
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+@pytest.mark.slow
+def test_minilm_gives_the_references_ids_and_embeddings() -> None:
+    reference = json.loads(shared("models/real/all-minilm-l6-v2-f16.json").read_text())
+    with model(minilm_path(), n_ctx=512) as loaded:
+        readout = loaded.readout()
+        for case in reference["embeddings"]:
+            ids = loaded.tokenizer.encode(case["text"], add_special=True)
+            assert ids == case["ids"]
+            (rows,) = hidden_rows(loaded, np.array(ids, np.int32))
+            vector = normalise(readout(rows))[0]
+            assert cosine(vector, np.array(case["embedding"])) > 0.9999
+
+
+@pytest.mark.slow
+def test_smollm2s_pooled_states_follow_the_reference() -> None:
+    reference = json.loads(shared("models/real/smollm2-mean-last-pooling.json").read_text())
+    with model(smollm2_path(), n_ctx=512, embeddings=True) as loaded:
+        for case in reference["sentences"]:
+            assert loaded.tokenizer.encode(case["text"], add_special=True) == case["ids"]
+            (rows,) = hidden_rows(loaded, np.array(case["ids"], np.int32))
+            for pooling in (Pooling.MEAN, Pooling.LAST):
+                assert cosine(loaded.readout(pooling)(rows)[0], np.array(case[pooling])) > 0.999
