@@ -25,6 +25,7 @@ from daemon.logs import logger
 from daemon.saves import (
     DamagedSave,
     ForeignSave,
+    Forgotten,
     RestoreResult,
     SavedPrompt,
     SaveError,
@@ -34,11 +35,13 @@ from daemon.saves import (
     StoreHealth,
     UnknownSave,
     erase_slot,
+    forget_in_ram,
 )
 from runtime.engine.commands import CaptureSlot, InstallPrefix, PrefixInstalled, SlotCaptured
 from runtime.engine.messages import Tokens
 from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PrefixSnapshot
 from runtime.memory.layout import BLOCK
+from runtime.memory.prefix import Render
 from runtime.model import LoadedModel
 from store import (
     BlockData,
@@ -207,6 +210,13 @@ class MemoryBridge:
         await self._asked(partial(self._store.rename_manifest, old, new))
         if self._files is not None and (self._files / old).exists():
             await trio.to_thread.run_sync((self._files / old).replace, self._files / new)
+
+    async def forget(self, text: bytes, render: Render) -> Forgotten:
+        n_blocks_ram = await forget_in_ram(self._client, ROOT, text, render)
+        root = self._require_root()
+        forget = partial(self._store.administration.forget_text, text, render, root=root, saves=False)
+        gone = await self._asked(forget)
+        return Forgotten(n_blocks_ram, gone.n_blocks, gone.n_bytes)
 
     def health(self) -> StoreHealth:
         if self._trouble:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from daemon.engine_client import EngineClient
-from runtime.engine.commands import EraseSlot, SlotErased
+from runtime.engine.commands import EraseSlot, ForgetText, SlotErased, TextForgotten
 from runtime.engine.messages import Tokens
 from runtime.engine.port import MemoryPort
+from runtime.memory.prefix import Render
 
 
 class SaveError(Exception):
@@ -69,6 +70,15 @@ class SavedPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What a text left behind and is gone now: blocks in RAM, blocks in the store and their bytes."""
+
+    n_blocks_ram: int
+    n_blocks: int = 0
+    n_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StoreHealth:
     """`status` is ``ok``, ``degraded`` or ``off``; `reason` says why it is not ok."""
 
@@ -98,6 +108,12 @@ class Saves(Protocol):
     async def delete(self, name: str) -> None: ...
 
     async def rename(self, old: str, new: str) -> None: ...
+
+    async def forget(self, text: bytes, render: Render) -> Forgotten:
+        """Forget all that begins with `text`, which `render` gives of tokens; named saves keep theirs.
+
+        Waits until no request with that text runs. Raises SaveError when the store could not forget it.
+        """
 
     def health(self) -> StoreHealth: ...
 
@@ -157,6 +173,9 @@ class NoMemory:
     async def rename(self, old: str, new: str) -> None:
         raise UnknownSave(f"no save is named {old!r}")
 
+    async def forget(self, text: bytes, render: Render) -> Forgotten:
+        return Forgotten(await forget_in_ram(self._client, self.root, text, render))
+
     def health(self) -> StoreHealth:
         return StoreHealth("off", self._reason)
 
@@ -175,3 +194,11 @@ async def erase_slot(client: EngineClient, id_slot: int) -> int:
     if answer.error is not None:
         raise SaveError(str(answer.error))
     return answer.n_erased
+
+
+async def forget_in_ram(client: EngineClient, root: bytes, text: bytes, render: Render) -> int:
+    """Forget all that begins with `text` in slots and blocks; how many blocks went. Raises SaveError."""
+    answer = await client.ask(lambda ticket: ForgetText(ticket, root, text, render))
+    if not isinstance(answer, TextForgotten) or answer.error is not None:
+        raise SaveError(str(getattr(answer, "error", "the engine gave no answer")))
+    return answer.n_blocks

@@ -10,7 +10,7 @@ from store.audit import FingerprintInfo, Verification
 from store.chain import Tokens
 from store.errors import FingerprintMismatch, WriteRefused
 from store.fingerprint import Fingerprint, diff
-from store.forgetting import Forgetting, Forgotten
+from store.forgetting import Forgetting, Forgotten, Render
 from store.insertion import BlockData, Outcome, WriteRequest, WriteResult
 from store.manifests import ManifestInfo
 from store.names import checked_name
@@ -51,12 +51,17 @@ class Administration:
         elements = chain.encode_tokens(tokens)
         return self._forget_everywhere(lambda step, root: step.prefix(root, elements, saves=True))
 
-    def forget_text(self, text: bytes, render: Callable[[Tokens], bytes]) -> Forgotten:
-        """Remove everything whose text starts with `text`, under every fingerprint, saves included.
+    def forget_text(
+        self, text: bytes, render: Render, *, root: bytes | None = None, saves: bool = True
+    ) -> Forgotten:
+        """Remove everything whose text starts with `text`, under every fingerprint or below `root` only.
 
-        `render` turns token ids (int32 [n], of any model) into the bytes they stand for.
+        `render` turns token ids (int32 [n], of any model) into the bytes they stand for. Unless `saves` says
+        that saves go too, they keep what they hold.
         """
-        return self._forget_everywhere(lambda step, root: step.text(root, text, render))
+        if root is not None:
+            return self._forget(lambda step: step.text(root, text, render, saves=saves))
+        return self._forget_everywhere(lambda step, each: step.text(each, text, render, saves=saves))
 
     def forget_all(self) -> Forgotten:
         """Remove all blocks and saves."""

@@ -6,12 +6,17 @@ Deleting makes bytes unreachable; they leave the file when it is compacted.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from store import branches, chain
-from store.chain import Tokens
 from store.environment import Environment
 from store.errors import UnknownName
 from store.records import BlockRecord
 from store.update import Update, read_block, read_usage
+
+Render = Callable[[npt.NDArray[np.int32]], bytes]
+"""The text that tokens stand for; that of a whole is that of its parts in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,8 @@ class Forgetting:
             path.append(block)
         self._remove(doomed, path, saves=saves)
 
-    def text(self, root: bytes, text: bytes, render: Callable[[Tokens], bytes]) -> None:
-        """Everything below `root` whose text, by `render`, starts with `text`; saves that hold it as well."""
+    def text(self, root: bytes, text: bytes, render: Render, *, saves: bool) -> None:
+        """Everything below `root` whose text, by `render`, starts with `text`; see `prefix` for `saves`."""
         doomed: list[bytes] = []
         path: list[bytes] = []
         ahead = [(root, b"")]
@@ -76,7 +81,7 @@ class Forgetting:
                 elif text.startswith(read):
                     path.append(child)
                     ahead.append((child, read))
-        self._remove(doomed, path if doomed else [], saves=True)
+        self._remove(doomed, path if doomed else [], saves=saves)
 
     def everything(self) -> None:
         """All blocks and all saves."""

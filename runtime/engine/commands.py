@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from runtime.engine.messages import CacheSource, Event, Tokens
 from runtime.engine.port import PrefixSnapshot
+from runtime.memory.prefix import Render
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,27 @@ class EraseSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetText:
+    """Forget in RAM all that begins with `text` below `root`; answered by `TextForgotten`.
+
+    `render` gives the text of int32 [n] tokens; that of a whole is that of its parts in a row. Waits until no
+    slot is at work on such a text.
+    """
+
+    ticket: int
+    root: bytes
+    text: bytes
+    render: Render
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a request at the next step boundary."""
+    """End a request, see `Engine.cancel`."""
 
     request_id: int
 
 
-SlotCommand = CaptureSlot | InstallPrefix | EraseSlot
+SlotCommand = CaptureSlot | InstallPrefix | EraseSlot | ForgetText
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +91,10 @@ class PrefixInstalled(SlotAnswer):
 @dataclass(frozen=True, slots=True)
 class SlotErased(SlotAnswer):
     n_erased: int
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextForgotten(SlotAnswer):
+    n_blocks: int
     error: Exception | None = None

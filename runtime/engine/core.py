@@ -16,14 +16,17 @@ from runtime.engine.commands import (
     Cancel,
     CaptureSlot,
     EraseSlot,
+    ForgetText,
     InstallPrefix,
     PrefixInstalled,
     SlotCaptured,
     SlotCommand,
     SlotErased,
+    TextForgotten,
 )
 from runtime.engine.config import EngineConfig
 from runtime.engine.counters import Counters
+from runtime.engine.forgetting import forget, in_use
 from runtime.engine.lending import ClearRows, lend
 from runtime.engine.messages import (
     CacheSource,
@@ -116,6 +119,8 @@ class Core:
                 ended = self._restorer.answered(message)
                 if ended is not None:
                     self._restored(*ended)
+            case ForgetText():
+                self._deferred.append(message)
             case CaptureSlot() | InstallPrefix() | EraseSlot():
                 if 0 <= message.id_slot < len(self.slots):
                     self._deferred.append(message)
@@ -132,10 +137,14 @@ class Core:
         """Run the commands whose slot is idle, then give idle slots to waiting requests in FIFO order."""
         for _ in range(len(self._deferred)):
             command = self._deferred.popleft()
-            if self.slots[command.id_slot].idle:
-                self._run(command)
+            if isinstance(command, ForgetText):
+                waits = in_use(self.slots, command)
             else:
+                waits = not self.slots[command.id_slot].idle
+            if waits:
                 self._deferred.append(command)
+            else:
+                self._run(command)
         for entry in list(self._waiting):
             if not any(slot.idle for slot in self.slots):
                 return
@@ -327,6 +336,9 @@ class Core:
         self.emit(Finished(request.request_id, -1, reason, "", False, len(request.prompt), 0, Timings()))
 
     def _run(self, command: SlotCommand) -> None:
+        if isinstance(command, ForgetText):
+            self.emit(TextForgotten(command.ticket, forget(self.slots, self.index, command)))
+            return
         slot = self.slots[command.id_slot]
         match command:
             case CaptureSlot(ticket):
@@ -357,6 +369,8 @@ class Core:
                 self.emit(SlotCaptured(ticket, None, error))
             case EraseSlot(ticket):
                 self.emit(SlotErased(ticket, 0, error))
+            case ForgetText(ticket):
+                self.emit(TextForgotten(ticket, 0, error))
             case InstallPrefix(ticket):
                 self.emit(PrefixInstalled(ticket, 0, error=error))
 

@@ -8,6 +8,7 @@ query is then next to the query's place, whatever their number.
 
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from runtime.memory.layout import BLOCK
 from runtime.memory.pool import BlockPool
 
 Tokens = npt.NDArray[np.int32]
+Render = Callable[[Tokens], bytes]
+"""The text that tokens stand for; that of a whole is that of its parts in a row."""
 
 _TOKEN_BYTES = 4
 _BLOCK_BYTES = BLOCK * _TOKEN_BYTES
@@ -168,6 +171,33 @@ class PrefixIndex:
             path.append(found.tail)
         while path and not path[-1].children and not self.pool.holders(path[-1].block):
             self._remove(path.pop())
+
+    def forget_text(self, root: bytes, text: bytes, render: Render) -> int:
+        """Drop all that begins with `text`, and of the way to it what nothing else needs.
+
+        Blocks that a sequence holds stay. Returns how many went.
+        """
+        doomed: list[Node] = []
+        path: list[Node] = []
+        ahead = [(self._roots[root], b"")] if root in self._roots else []
+        while ahead:
+            home, before = ahead.pop()
+            for node in home.children:
+                read = before + render(np.frombuffer(node.key, np.int32))
+                if read.startswith(text):
+                    doomed.append(node)
+                elif text.startswith(read):
+                    path.append(node)
+                    ahead.append((node, read))
+        if not doomed:
+            return 0
+        for node in doomed:
+            doomed += node.children
+        n_before = len(self)
+        for node in (*reversed(doomed), *reversed(path)):
+            if not node.children and not self.pool.holders(node.block):
+                self._remove(node)
+        return n_before - len(self)
 
     def nodes(self) -> list[Node]:
         """Every node, from the longest unused."""
