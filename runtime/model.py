@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtime.gguf import ModelFile, open_model
-from runtime.models import ENCODERS, builder
+from runtime.models import builder, is_encoder
 from runtime.plan.arena import Arena
 from runtime.plan.builder import Plan, PlanOptions
 from runtime.plan.executor import PlanRunner
@@ -84,7 +84,7 @@ def load_model(
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train
     arena = Arena()
-    if file.architecture in ENCODERS:
+    if is_encoder(file):
         options = replace(
             options, embeddings=True, key_type="f32", value_type="f32", rotate_k=False, rotate_v=False
         )

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from runtime.errors import UnsupportedModel
+from runtime.gguf import ModelFile
 
 if TYPE_CHECKING:
     from runtime.plan.builder import Plan
@@ -61,8 +62,16 @@ _FILES = {
 """File by architecture; relatives whose forward pass is the same share one."""
 
 SUPPORTED = frozenset(_FILES)
-ENCODERS = frozenset({"bert", "gemma-embedding", "jina-bert-v2", "modern-bert", "nomic-bert"})
-"""Architectures whose tokens see those that follow: they give embeddings and cannot generate."""
+_ENCODERS = frozenset({"bert", "gemma-embedding", "jina-bert-v2", "modern-bert", "nomic-bert"})
+
+
+def is_encoder(file: ModelFile) -> bool:
+    """Whether the model's tokens see those that follow: it gives embeddings and cannot generate.
+
+    So says the architecture, or the file of one that otherwise generates.
+    """
+    causal = file.get_bool(file.arch_key("attention.causal"), default=True)
+    return file.architecture in _ENCODERS or not causal
 
 
 def builder(architecture: str) -> "Callable[[Plan], None]":

@@ -282,7 +282,14 @@ class Plan:
         )
 
     def cache_group(self, name: str, window: int = 0, mask: int = al.CAUSAL) -> CacheGroup:
-        """A group of layers with the same mask and window (0: no limit)."""
+        """A group of layers with the same mask and window (0: no limit).
+
+        A causal mask becomes a symmetric one where the file says that attention is not causal.
+        """
+        if mask == al.CAUSAL and not self.file.get_bool(self.file.arch_key("attention.causal"), default=True):
+            if window:
+                raise UnsupportedModel(f"{self.file.path.name}: windows need attention that is causal")
+            mask = al.SYMMETRIC
         group = CacheGroup(name, len(self.groups), mask, window, self.options.cache)
         assert group.index < job.MAX_GROUPS
         self.groups.append(group)

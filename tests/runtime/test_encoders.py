@@ -56,13 +56,24 @@ def test_hidden_states_have_the_same_bits_with_all_threads_and_in_all_company(na
             assert np.array_equal(hidden_rows(loaded, before, tokens, after)[1], expected), n_threads
 
 
-def test_a_token_of_an_encoder_sees_those_that_follow() -> None:
-    with model(arch("bert"), n_ctx=256) as loaded:
-        tokens = prompt(40, loaded.runner.n_vocab)
-        changed = tokens.copy()
-        changed[-1] ^= 1
-        before, after = hidden_rows(loaded, tokens), hidden_rows(loaded, changed)
-    assert np.abs(before[0][0] - after[0][0]).max() > 1e-4
+@pytest.mark.parametrize(("overrides", "sees"), [(["llama.attention.causal=bool:false"], True), ([], False)])
+def test_a_file_can_say_that_tokens_see_those_that_follow(overrides: list[str], sees: bool) -> None:
+    options = ModelOptions(n_ctx=256, embeddings=not sees, overrides=overrides)
+    loaded = load_model(arch("llama"), options)
+    assert loaded.embeddings
+    tokens = prompt(40, loaded.runner.n_vocab)
+    changed = tokens.copy()
+    changed[-1] ^= 1
+    before, after = hidden_rows(loaded, tokens), hidden_rows(loaded, changed)
+    loaded.close()
+    assert (np.abs(before[0][0] - after[0][0]).max() > 1e-4) == sees
+    assert np.array_equal(before[0][0], after[0][0]) != sees
+
+
+def test_windows_of_a_decoder_that_is_not_causal_are_refused() -> None:
+    options = ModelOptions(n_ctx=256, overrides=["gemma3.attention.causal=bool:false"])
+    with pytest.raises(UnsupportedModel, match="causal"):
+        load_model(arch("gemma3"), options)
 
 
 def test_a_decoder_loaded_for_embeddings_gives_what_its_head_would_get() -> None:

@@ -36,7 +36,8 @@ class Layer:
 
     def __init__(self, b: Bench, heads: int, kv_heads: int, dk: int, dv: int, n_ctx: int, keys: str = "f16",
                  values: str = "", window: int = 0, softcap: float = 0.0, mask: int = al.CAUSAL,
-                 sinks: np.ndarray | None = None, rotate: int = 0) -> None:  # fmt: skip
+                 sinks: np.ndarray | None = None, rotate: int = 0,
+                 bias: np.ndarray | None = None) -> None:  # fmt: skip
         self.b, self.heads, self.kv_heads, self.dk, self.dv, self.rotate = b, heads, kv_heads, dk, dv, rotate
         self.width = heads * dk + kv_heads * (dk + dv)
         self.scale = dk**-0.5
@@ -48,6 +49,7 @@ class Layer:
         self.out = b.array(np.zeros((512, heads * dv)))
         self.x = b.array(np.zeros((512, self.width)))
         self.sinks = None if sinks is None else b.array(sinks)
+        self.bias = None if bias is None else b.array(bias)
         self.d = al.descriptor(b.array(np.zeros(al.A_WORDS), np.int64), {
             al.A_X: self.x.ctypes.data, al.A_LDX: 4 * self.width, al.A_OUT: self.out.ctypes.data,
             al.A_LDO: 4 * heads * dv, al.A_TILE: self.tile_bytes, al.A_HEADS: heads, al.A_KV_HEADS: kv_heads,
@@ -57,6 +59,8 @@ class Layer:
                 attn.partial_bytes(8, kv_heads, heads // kv_heads, dv, self.n_blocks)),
             al.A_MAX_PARTS: self.n_blocks, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes, al.A_ROTATE: rotate,
             al.A_PUT_KEY: key_type.put_key.address, al.A_PUT_VALUE: value_type.put_value.address,
+            al.A_BIAS: 0 if self.bias is None else self.bias.ctypes.data,
+            al.A_SPAN: 0 if self.bias is None else self.bias.shape[1] // 2,
             al.A_GET_KEYS: key_type.get_keys.address, al.A_GET_VALUES: value_type.get_values.address,
         })  # fmt: skip
 
@@ -256,9 +260,28 @@ def test_chunked_and_symmetric_masks() -> None:
             assert np.abs(got - masked_reference(q, k, v, visible, layer.scale)).max() < 2e-5
 
 
-def masked_reference(q, k, v, visible, scale):
+@pytest.mark.parametrize("mask", [al.CAUSAL, al.SYMMETRIC])
+def test_a_bias_by_head_and_distance_is_added_to_scores(mask: int) -> None:
+    """With several query heads per key head; causally also one by one, which splits over partitions."""
+    n, span = 500, 768
+    bias = np.random.default_rng(3).standard_normal((4, 2 * span)).astype(np.float32)
+    i, j = np.arange(n)[:, None], np.arange(n)[None]
+    with bench() as b:
+        layer = Layer(b, 4, 2, 32, 32, n, "f32", mask=mask, bias=bias)
+        x, table = rows(n, layer.width), layer.table()
+        got = layer.step([(x, 0, table)])[0]
+        visible = j <= i if mask == al.CAUSAL else np.ones((n, n), bool)
+        by_head = bias[:, span + j - i].transpose(1, 0, 2)
+        expected = masked_reference(*layer.split(x), visible, layer.scale, by_head)
+        assert np.abs(got - expected).max() < 2e-5
+        if mask == al.CAUSAL:
+            single = [layer.step([(x[at : at + 1], at, table)])[0][0] for at in (0, 255, 256, 499)]
+            assert np.array_equal(single, got[[0, 255, 256, 499]])
+
+
+def masked_reference(q, k, v, visible, scale, bias=0.0):
     k, v = (np.repeat(a, q.shape[1] // a.shape[1], 1).astype(float) for a in (k, v))
-    s = np.einsum("nhd,khd->nhk", q.astype(float), k) * scale
+    s = np.einsum("nhd,khd->nhk", q.astype(float), k) * scale + bias
     s = np.where(visible[:, None], s, -np.inf)
     p = np.exp(s - s.max(-1, keepdims=True))
     return np.einsum("nhk,khd->nhd", p / p.sum(-1, keepdims=True), v)
