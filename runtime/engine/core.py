@@ -138,7 +138,7 @@ class Core:
         for _ in range(len(self._deferred)):
             command = self._deferred.popleft()
             if isinstance(command, ForgetText):
-                waits = in_use(self.slots, command)
+                waits = in_use(self.slots, (request for _, request in self._waiting), command)
             else:
                 waits = not self.slots[command.id_slot].idle
             if waits:

@@ -3,22 +3,22 @@
 from collections.abc import Iterable
 
 from runtime.engine.commands import ForgetText
-from runtime.engine.messages import Tokens
+from runtime.engine.messages import GenerateRequest, Tokens
 from runtime.engine.slot import Slot
 from runtime.memory.prefix import PrefixIndex, Render
 
 _CHUNK = 256
 
 
-def in_use(slots: Iterable[Slot], command: ForgetText) -> bool:
-    """True while a request with that text runs: what it leaves behind is to be forgotten as well."""
+def in_use(slots: Iterable[Slot], waiting: Iterable[GenerateRequest], command: ForgetText) -> bool:
+    """True while a request with that text lives: what it leaves behind is to be forgotten as well."""
+    prompts = [request.prompt for request in waiting]
     for slot in slots:
-        if slot.idle:
-            continue
-        prompt = slot.install.tokens if slot.install is not None else _prompt(slot)
-        if _begins_with(prompt, command.text, command.render):
-            return True
-    return False
+        if slot.install is not None:
+            prompts.append(slot.install.tokens)
+        elif slot.task is not None and not slot.idle:
+            prompts.append(slot.task.request.prompt)
+    return any(_begins_with(prompt, command.text, command.render) for prompt in prompts)
 
 
 def forget(slots: Iterable[Slot], index: PrefixIndex, command: ForgetText) -> int:
@@ -31,11 +31,6 @@ def forget(slots: Iterable[Slot], index: PrefixIndex, command: ForgetText) -> in
         if slot.idle and remembers:
             sequence.clear()
     return index.forget_text(command.root, command.text, command.render)
-
-
-def _prompt(slot: Slot) -> Tokens:
-    assert slot.task is not None
-    return slot.task.request.prompt
 
 
 def _begins_with(tokens: Tokens, text: bytes, render: Render) -> bool:

@@ -52,6 +52,7 @@ class StubDaemon:
         self.prefix = prefix
         self.answers: list[Answer] = []
         self.requests: list[list[dict[str, str]]] = []
+        self.forgotten: list[list[dict[str, str]]] = []
         self.healthy = True
         self.away = False
         self.disconnected = threading.Event()
@@ -107,6 +108,10 @@ class StubDaemon:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == f"{stub.prefix}/store/forget":
+                    stub.forgotten.append(body["messages"])
+                    self.reply(200, b"{}")
+                    return
                 stub.requests.append(body["messages"])
                 planned = stub.answers.pop(0)
                 if planned.error is not None and planned.status != 200:

@@ -147,6 +147,7 @@ def test_a_deleted_conversation_is_gone_after_a_reload(page: Page, daemon: StubD
     page.get_by_role("button", name="Delete: secret").click()
     expect(conversations(page)).to_have_count(0)
     assert daemon.disconnected.wait(10)
+    assert daemon.forgotten == [[{"role": "user", "content": "secret"}]]
     page.reload()
     expect(page.get_by_role("heading", name="What shall we talk about?")).to_be_visible()
     expect(conversations(page)).to_have_count(0)
@@ -299,7 +300,6 @@ def test_the_sanitiser_holds_alone_where_a_tag_passes_as_text(browser: Browser, 
         }""",
         HOSTILE,
     )
-    page.wait_for_timeout(200)
     assert page.evaluate("window.pwned") is None
     page.context.close()
     tags = {"p", "a", "b", "br", "code", "li", "ol", "table", "tbody", "td", "tr", "ul"}

@@ -61,6 +61,21 @@ export async function* chat(messages, { signal, onWaiting }) {
   yield end;
 }
 
+/** Have the daemon forget all that begins with these messages. Throws ApiError. */
+export async function forget(messages) {
+  let response;
+  try {
+    response = await fetch("store/forget", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ messages }),
+    });
+  } catch {
+    throw new ApiError("emberd cannot be reached.");
+  }
+  if (!response.ok) throw await refusal(response);
+}
+
 async function ask(messages, signal, onWaiting) {
   for (;;) {
     let response;

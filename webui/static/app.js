@@ -1,6 +1,6 @@
 // The page: which conversation is on show, which ones are being answered, and what is kept.
 
-import { ApiError, chat, modelName, untilReady } from "./api.js";
+import { ApiError, chat, forget, modelName, untilReady } from "./api.js";
 import { Composer } from "./composer.js";
 import { newConversation, openCollection, titleOf } from "./conversations.js";
 import { MessageList } from "./messages.js";
@@ -137,12 +137,19 @@ function settle() {
 }
 
 async function remove(id) {
-  const conversation = live.get(id);
+  const conversation = live.get(id) ?? (await collection.load(id));
   if (conversation) gone.add(conversation);
   answering.get(id)?.abort();
   await collection.remove(id);
   if (id === shown.id) show(newConversation());
   else listConversations();
+  const first = conversation?.messages[0];
+  if (!first) return;
+  try {
+    await forget([{ role: first.role, content: first.content }]);
+  } catch (error) {
+    warnOfStorage(`The page deleted the conversation, but emberd may still remember it: ${error.message}`);
+  }
 }
 
 /** Nobody waits for this: a slow disk must hold up neither the question nor the answer. */
