@@ -54,8 +54,8 @@ class Runner(Protocol):
         """Compute one step of whole sequences and return hidden states float32 [rows, n_embd], of all rows.
 
         They are those after the final norm where the model has one. Which logits runs want is ignored. The
-        array is a view that the next step overwrites. A model has either this or `step`: ValueError for the
-        other. Errors: as of `step`.
+        array is a view that the next step overwrites. A model has either this or `step`:
+        UnsupportedModel for the other. Errors: as of `step`.
         """
 
     def cancel(self) -> None:

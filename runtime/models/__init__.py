@@ -58,11 +58,15 @@ _FILES = {
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
     "step35": "step35",
+    "t5": "t5",
+    "t5encoder": "t5",
 }
 """File by architecture; relatives whose forward pass is the same share one."""
 
 SUPPORTED = frozenset(_FILES)
-_ENCODERS = frozenset({"bert", "gemma-embedding", "jina-bert-v2", "modern-bert", "nomic-bert"})
+_ENCODERS = frozenset(
+    {"bert", "gemma-embedding", "jina-bert-v2", "modern-bert", "nomic-bert", "t5", "t5encoder"}
+)
 
 
 def is_encoder(file: ModelFile) -> bool:

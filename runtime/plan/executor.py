@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from runtime.errors import StepCancelled
+from runtime.errors import StepCancelled, UnsupportedModel
 from runtime.kernels import job
 from runtime.kernels.attention_layer import A_DK, A_DV, A_GET_VALUES, A_KV_HEADS, A_PUT_KEY
 from runtime.kernels.kvstore import clear_rows
@@ -110,14 +110,14 @@ class PlanRunner:
     def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
         """See `Runner.step`. Errors: ValueError too, for a step larger than the plan or out of range."""
         if self.n_embd:
-            raise ValueError("the model was loaded for embeddings")
+            raise UnsupportedModel("the model gives embeddings, not logits")
         _, n_out = self._compute(runs)
         return self._result[:n_out, : self._plan.n_vocab]
 
     def embed(self, runs: list[Run]) -> npt.NDArray[np.float32]:
         """See `Runner.embed`. Errors: as of `step`, and ValueError for a run that starts later."""
         if not self.n_embd:
-            raise ValueError("the model was not loaded for embeddings")
+            raise UnsupportedModel("the model was not loaded for embeddings")
         if any(run.start for run in runs):
             raise ValueError("a sequence is embedded as a whole")
         n_rows, _ = self._compute([replace(run, logits="none") for run in runs])

@@ -197,12 +197,13 @@ class Weights:
         at = 0
         for name, width in zip(names, widths, strict=True):
             if self.has(name):
-                out[:, at : at + width] = self._lines(name, width, n_expert)
+                out[:, at : at + width] = self.lines(name, width, n_expert)
             at += padded(width)
         address: int = out.ctypes.data
         return address
 
-    def _lines(self, name: str, width: int, n: int) -> npt.NDArray[np.float32]:
+    def lines(self, name: str, width: int, n: int) -> npt.NDArray[np.float32]:
+        """A 2-D tensor of exactly that shape as float32 [n, width], for what is not multiplied."""
         tensor = self.info(name)
         if tuple(tensor.shape) != (width, n):
             raise ModelError(

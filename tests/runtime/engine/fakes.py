@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.engine import Event
-from runtime.errors import StepCancelled
+from runtime.errors import StepCancelled, UnsupportedModel
 from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
 from runtime.runner import Run
 
@@ -108,7 +108,7 @@ class FakeRunner:
         return np.array(out, np.float32).reshape(len(out), N_VOCAB)
 
     def embed(self, runs: list[Run]) -> npt.NDArray[np.float32]:
-        raise ValueError("this model computes logits")
+        raise UnsupportedModel("this model computes logits")
 
     def cancel(self) -> None:
         self._cancelled.set()
