@@ -108,12 +108,13 @@ class EmbeddingQueue:
         """The next step; None when nothing waits."""
         step, n_rows = EmbedStep([], []), 0
         for job in self._jobs:
-            for tokens in job.request.prompts[len(job.vectors) :]:
-                n_rows += len(tokens)
+            prompts = job.request.prompts
+            for i in range(len(job.vectors), len(prompts)):
+                n_rows += len(prompts[i])
                 if n_rows > self._runner.n_ubatch or len(step.runs) == self._max_runs:
                     return step
                 step.jobs.append(job)
-                step.runs.append(Run(tokens, 0, self._scratch()[len(step.runs)], "none"))
+                step.runs.append(Run(prompts[i], 0, self._scratch()[len(step.runs)], "none"))
         return step if step.runs else None
 
     def finish(self, step: EmbedStep, rows: Vectors) -> None:

@@ -4,26 +4,20 @@ They differ in how they know positions: learned ones (``bert``), rope (``nomic-b
 (``jina-bert-v2``, ALiBi). Only the first kind of token, a sentence on its own, is used.
 """
 
-import math
-from collections.abc import Callable
-
-import numpy as np
-
 from runtime.kernels import attention_layer as al
-from runtime.models import blocks, rope
+from runtime.models import bias, blocks, rope
 from runtime.models.hyper import Decoder, Layer
-from runtime.plan.builder import FloatArray, Plan
+from runtime.plan.builder import Plan
 from runtime.plan.values import Rows
 
 ACTIVATIONS = {"bert": "gelu", "nomic-bert": "silu-gate", "jina-bert-v2": "gelu-gate"}
-MAX_BIAS = 8.0
 
 
 def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     kind, d = p.file.architecture, Decoder.read(p.file, layer_norm=True)
     rotation = rope.rotation(p, d.heads.d_k, neox=True) if kind == "nomic-bert" else None
-    bias = p.distance_bias(d.heads.n, alibi(d.heads.n)) if kind == "jina-bert-v2" else None
+    slopes = bias.by_distance(p, d.heads.n, bias.alibi(d.heads.n)) if kind == "jina-bert-v2" else None
     x = p.embedding("token_embd", d.n_embd)
     if p.weights.has("token_types.weight"):
         p.add_line(x, "token_types", 0)
@@ -32,7 +26,7 @@ def build(p: Plan) -> None:
     blocks.renorm(p, d, x, "token_embd_norm")
     cache = p.cache_group("full", mask=al.SYMMETRIC)
     for layer in d.layers:
-        blocks.attention(p, d, layer, x, cache, rotation, pre="", on_heads=norm_projections, bias=bias)
+        blocks.attention(p, d, layer, x, cache, rotation, pre="", on_heads=norm_projections, bias=slopes)
         blocks.renorm(p, d, x, f"{layer.prefix}attn_output_norm")
         blocks.mlp(p, d, layer, x, pre="", activation=ACTIVATIONS[kind])
         blocks.renorm(p, d, x, f"{layer.prefix}layer_output_norm")
@@ -45,15 +39,3 @@ def norm_projections(p: Plan, d: Decoder, layer: Layer, qkv: Rows) -> None:
     for name, at, width in (("attn_q_norm", 0, q_width), ("attn_k_norm", q_width, k_width)):
         if p.weights.has(f"{layer.prefix}{name}.weight"):
             blocks.renorm(p, d, qkv.columns(at, width), f"{layer.prefix}{name}")
-
-
-def alibi(heads: int) -> Callable[[FloatArray], FloatArray]:
-    """Attention with linear biases (Press et al. 2022, arXiv:2108.12409): ``-slope * |distance|`` per head.
-
-    For n heads, a power of two, slopes are ``2 ** (-MAX_BIAS * i / n)``, i from 1. Further heads get every
-    other slope of twice as many.
-    """
-    n = 2 ** math.floor(math.log2(heads))
-    exponents = [i / n for i in range(1, n + 1)] + [i / (2 * n) for i in range(1, 2 * (heads - n), 2)]
-    slopes = 2.0 ** (-MAX_BIAS * np.array(exponents))
-    return lambda distances: -np.outer(slopes, np.abs(distances))

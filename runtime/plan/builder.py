@@ -10,7 +10,7 @@ one.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -36,8 +36,6 @@ from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
 from runtime.plan.values import Bias, CacheGroup, Heads, Rope, Rows, Source
 from runtime.plan.weights import Weights, padded
-
-FloatArray = npt.NDArray[np.float64]
 
 ACTIVATIONS = {
     "silu-gate": activations.SILU_GATE,
@@ -294,17 +292,6 @@ class Plan:
         assert group.index < job.MAX_GROUPS
         self.groups.append(group)
         return group
-
-    def distance_bias(self, heads: int, of: Callable[[FloatArray], FloatArray]) -> Bias:
-        """What attention adds to scores: ``of(distances)`` for distances ``key - query``, float64 [n].
-
-        `of` returns float64 [heads, n].
-        """
-        # rows that only fill a tile lie a little beyond the context
-        span = (-(-self.options.n_ctx // BLOCK) + 1) * BLOCK
-        table = self.arena.array((heads, 2 * span), np.float32)
-        table[:] = of(np.arange(-span, span, dtype=np.float64))
-        return Bias(table.ctypes.data, span)
 
     def attention(
         self, qkv: Rows, group: CacheGroup, heads: Heads, rope: Rope | None, *, scale: float = 0.0,

@@ -8,7 +8,6 @@ import pytest
 from runtime.errors import UnsupportedModel
 from runtime.evaluate import LinearSequence
 from runtime.model import ModelOptions, load_model
-from runtime.models.bert import alibi
 from runtime.pooling import Pooling, normalise
 from tests.models import minilm_path, smollm2_path
 from tests.runtime.evaluation import ENCODERS, arch, hidden_rows, model
@@ -97,12 +96,6 @@ def test_a_model_computes_embeddings_or_logits_and_says_which() -> None:
 def test_a_context_beyond_learned_positions_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="256 positions"):
         load_model(arch("bert"), ModelOptions(n_ctx=257))
-
-
-def test_alibi_slopes_halve_from_head_to_head_and_interleave_beyond_a_power_of_two() -> None:
-    """The slopes of the paper for 8 heads, and for 12 those of 16 heads in between."""
-    assert np.allclose(-alibi(8)(np.array([1.0]))[:, 0], [2.0**-i for i in range(1, 9)])
-    assert np.allclose(-alibi(12)(np.array([-1.0]))[8:, 0], [2.0 ** -(i / 2) for i in (1, 3, 5, 7)])
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

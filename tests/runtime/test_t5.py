@@ -1,10 +1,8 @@
 """T5's encoder, held to the reference's logits through a float64 decoder made of the file's other half."""
 
 import numpy as np
-import pytest
 
 from runtime.gguf import ModelFile
-from runtime.models.t5 import buckets
 from tests.runtime.evaluation import arch, hidden_rows, model
 from tests.runtime.test_arch_oracles import TOLERANCE, oracle
 
@@ -58,24 +56,3 @@ def test_the_references_decoder_gets_its_logits_from_our_encoder() -> None:
         (rows,) = hidden_rows(loaded, oracle("t5", "prompt_ids").astype(np.int32))
         logits = Decoder(loaded.file).logits(oracle("t5", "dec_tokens"), rows.astype(np.float64))
     assert np.abs(logits - oracle("t5", "dec_logits")).max() < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("distance", "bucket"),
-    [
-        (0, 0),
-        (-1, 1),
-        (-7, 7),
-        (-8, 8),
-        (-127, 15),
-        (-128, 15),
-        (-5000, 15),
-        (1, 17),
-        (7, 23),
-        (8, 24),
-        (900, 31),
-    ],
-)
-def test_distances_fall_into_the_papers_buckets(distance: int, bucket: int) -> None:
-    """32 buckets, as all published models have."""
-    assert buckets(np.array([float(distance)]), 32)[0] == bucket
