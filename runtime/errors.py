@@ -60,5 +60,9 @@ class StepCancelled(RuntimeFault):
     """The step was given up before its end, as `Runner.cancel` asked; nothing of it counts."""
 
 
+class CheckFailed(RuntimeFault):
+    """Checked mode met an address that leads where it must not: a fault of the program, which it names."""
+
+
 class StepFailed(RuntimeFault):
     """The model could not compute a step or computed logits that are not numbers."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from runtime.gguf import ModelFile, open_model
 from runtime.models import builder, is_encoder
+from runtime.plan import checked
 from runtime.plan.arena import Arena
 from runtime.plan.builder import Plan, PlanOptions
 from runtime.plan.executor import PlanRunner
@@ -83,7 +84,7 @@ def load_model(
     tokenizer = load_tokenizer(file)
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train
-    arena = Arena()
+    arena = Arena(guarded=checked.wanted())
     if is_encoder(file):
         options = replace(
             options, embeddings=True, key_type="f32", value_type="f32", rotate_k=False, rotate_v=False

@@ -1,6 +1,7 @@
 """The block pool: one arena per cache group, and who relies on which block."""
 
 import mmap
+import weakref
 from collections import deque
 from contextlib import suppress
 
@@ -55,6 +56,7 @@ class BlockPool:
         self._fresh = 0
         self._free: list[int] = []
         self._returned: deque[Lease] = deque()
+        _POOLS.add(self)
 
     @property
     def n_used(self) -> int:
@@ -151,6 +153,24 @@ class BlockPool:
     def _free_if_unused(self, block: int) -> None:
         if not (self._holders[block] or self._indexed[block] or self._leases[block]):
             self._free.append(block)
+
+    def in_use(self, group: int, address: int) -> bool:
+        """Is it the address, in that cache group, of a block that something refers to?"""
+        arena = self._arenas[group]
+        block, rest = divmod(address - arena.address, arena.stride)
+        return (
+            not rest
+            and 0 <= block < self.n_blocks
+            and bool(self._holders[block] or self._indexed[block] or self._leases[block])
+        )
+
+
+_POOLS: "weakref.WeakSet[BlockPool]" = weakref.WeakSet()
+
+
+def in_use(layout: MemoryLayout, group: int, address: int) -> bool:
+    """`BlockPool.in_use` of any pool of that layout in the process: what checked mode asks."""
+    return any(pool.layout == layout and pool.in_use(group, address) for pool in list(_POOLS))
 
 
 class _Arena:

@@ -89,7 +89,7 @@ class Plan:
         self.n_vocab = 0
         self.result = Rows(0, 0, 0)
         self.identity: list[tuple[str, str | int | float]] = []
-        self.tokens = arena.array((options.n_ubatch,), np.int32)
+        self.tokens = arena.array((options.n_ubatch,), np.int32, "token ids")
         self.cache_functions: list[tuple[npt.NDArray[np.int64], KVType, KVType]] = []
         self._buffers: dict[tuple[str, int, int], Rows] = {}
         self._areas: dict[str, tuple[int, int]] = {}
@@ -105,14 +105,14 @@ class Plan:
         key = name, width, count
         if key not in self._buffers:
             ld = 4 * padded(width)
-            self._buffers[key] = Rows(self.arena.take(self._n_rows(count) * ld), ld, width, count)
+            self._buffers[key] = Rows(self.arena.take(self._n_rows(count) * ld, name), ld, width, count)
         return self._buffers[key]
 
     def area(self, name: str, n_bytes: int) -> int:
         """Address of scratch of that name; what asked for less before keeps its own."""
         address, size = self._areas.get(name, (0, 0))
         if size < n_bytes:
-            address = self.arena.take(n_bytes)
+            address = self.arena.take(n_bytes, name)
             self._areas[name] = address, n_bytes
         return address
 
@@ -132,7 +132,7 @@ class Plan:
             raise UnsupportedModel(
                 f"{self.file.path.name}: knows {len(table)} positions, not the {self.options.n_ctx} asked for"
             )
-        lines = self.arena.array((-(-len(table) // BLOCK) * BLOCK, padded(x.width)), np.float32)
+        lines = self.arena.array((-(-len(table) // BLOCK) * BLOCK, padded(x.width)), np.float32, name)
         lines[: len(table), : x.width] = table
         self.op(positions.add_positions, x.address, x.ld, lines.ctypes.data, padded(x.width))
 
@@ -141,7 +141,7 @@ class Plan:
         table = self.weights.matrix(f"{name}.weight", x.width)
         if index >= len(table):
             raise ModelError(f"{self.file.path.name}: {name} has {len(table)} rows, no row {index}")
-        line = self.arena.array((padded(x.width),), np.float32)
+        line = self.arena.array((padded(x.width),), np.float32, name)
         line[: x.width] = table[index]
         self.op(ops.add_rows, x.address, x.ld, line.ctypes.data, 0, padded(x.width), f32_bits(1.0), x.count)
 
@@ -250,11 +250,11 @@ class Plan:
 
     def rope(self, frequencies: Sequence[float], *, neox: bool, magnitude: float = 1.0) -> Rope:
         """A rotation by ``position * frequencies[i]`` of pair i; its table is made once per step."""
-        table = self.arena.array((len(frequencies),), np.float64)
+        table = self.arena.array((len(frequencies),), np.float64, "rope frequencies")
         table[:] = frequencies
         n = 2 * len(frequencies)
         ld = 8 * n
-        out = self.arena.take(self.options.n_ubatch * ld)
+        out = self.arena.take(self.options.n_ubatch * ld, "rope table")
         pairing = NEOX if neox else NORM
         self.op(rope_table, table.ctypes.data, len(frequencies), pairing, f32_bits(magnitude), out, ld)
         digest = ",".join(f.hex() for f in map(float, frequencies))
@@ -308,7 +308,7 @@ class Plan:
         k_bytes, v_bytes = TILE * key_type.row_bytes(heads.d_k), TILE * value_type.row_bytes(heads.d_v)
         max_parts = -(-self.options.n_ctx // BLOCK)
         rotate = (al.ROTATE_K if self.options.rotate_k else 0) | (al.ROTATE_V if self.options.rotate_v else 0)
-        layer = al.descriptor(self.arena.array((al.A_WORDS,), np.int64), {
+        layer = al.descriptor(self.arena.array((al.A_WORDS,), np.int64, "attention layer"), {
             al.A_X: qkv.address, al.A_LDX: qkv.ld, al.A_OUT: out.address, al.A_LDO: out.ld,
             al.A_BASE: group.tile_bytes, al.A_GROUP: group.index,
             al.A_HEADS: heads.n, al.A_KV_HEADS: heads.n_kv, al.A_DK: heads.d_k, al.A_DV: heads.d_v,

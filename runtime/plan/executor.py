@@ -15,6 +15,7 @@ from runtime.kernels.kvtypes import KVType
 from runtime.kernels.tape import JOB_VARS, SCRATCH, Native, Op, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.plan.builder import Plan
+from runtime.plan.checked import Checker
 from runtime.runner import Run
 from runtime.team import Team
 
@@ -61,11 +62,11 @@ class PlanRunner:
         self._max_positions = -(-options.n_ctx // BLOCK) * BLOCK
         n = options.n_ubatch
         self._tokens = plan.tokens
-        self._positions = arena.array((n,), np.int64)
-        self._row_run = arena.array((n,), np.int64)
-        self._runs = arena.array((options.max_runs, job.RUN_WORDS), np.int64)
-        self._out_index = arena.array((options.max_outputs,), np.int64)
-        self._tape = arena.array((len(plan.tape), W), np.int64)
+        self._positions = arena.array((n,), np.int64, "positions")
+        self._row_run = arena.array((n,), np.int64, "runs of rows")
+        self._runs = arena.array((options.max_runs, job.RUN_WORDS), np.int64, "runs")
+        self._out_index = arena.array((options.max_outputs,), np.int64, "rows with logits")
+        self._tape = arena.array((len(plan.tape), W), np.int64, "tape")
         caches = {t for _, *types in plan.cache_functions for t in types}
         pointed_at = (param for params in plan.tape for param in params if isinstance(param, Native))
         of_caches = (op for t in caches for op in functions(t))
@@ -78,8 +79,8 @@ class PlanRunner:
         for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
             words[0] = op.address
             words[1 : 1 + len(params)] = [p.address if isinstance(p, Native) else p for p in params]
-        self._job = arena.array((JOB_VARS // 8 + job.N_VARS,), np.int64)
-        self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_team * SCRATCH)]
+        self._job = arena.array((JOB_VARS // 8 + job.N_VARS,), np.int64, "job")
+        self._job[:3] = [self._tape.ctypes.data, len(self._tape), arena.take(n_team * SCRATCH, "scratch")]
         self._vars = self._job[JOB_VARS // 8 :]
         self._vars[[job.RUN_TABLE, job.ROW_POSITION, job.ROW_RUN, job.TOKENS, job.OUT_INDEX]] = [
             a.ctypes.data for a in (self._runs, self._positions, self._row_run, self._tokens, self._out_index)
@@ -90,6 +91,7 @@ class PlanRunner:
         self._clear_rows = _CLEAR_ROWS(clear_rows.address)
         self._team = Team(program(), n_team)
         self._result = plan.result_array()
+        self._checker = Checker(plan, layout) if arena.guarded else None
 
     @property
     def n_vocab(self) -> int:
@@ -146,9 +148,21 @@ class PlanRunner:
             if int(ids.min()) < 0 or int(ids.max()) >= self._plan.n_vocab:
                 raise ValueError("a token id lies outside the vocabulary")
             n_threads = self._threads if row == len(runs) else self._threads_batch
-            if not self._team.run(self._job.ctypes.data, n_threads):
+            if self._checker is not None:
+                self._checker.runs(runs)
+            if not self._walk(n_threads):
                 raise StepCancelled("the step was cancelled")
         return row, n_out
+
+    def _walk(self, n_threads: int) -> bool:
+        if self._checker is None:
+            return self._team.run(self._job.ctypes.data, n_threads)
+        for i, op in enumerate(self._plan.ops):
+            self._job[:2] = [self._tape[i].ctypes.data, 1]
+            if not self._team.run(self._job.ctypes.data, n_threads):
+                return False
+            self._checker.after(i, op)
+        return True
 
     def _place(self, index: int, run: Run, row: int, n_out: int) -> tuple[int, int]:
         n = len(run.tokens)

@@ -113,7 +113,7 @@ def _tables(p: Plan, gating: Gating) -> Routing:
         r.T_IDS: pairs, r.T_WEIGHTS: pairs, r.T_PLACE: pairs, r.T_PAIR: pairs, r.T_EXPERT: pairs,
         r.T_START: n + 1, r.T_ACTIVE: n + 1,
     }  # fmt: skip
-    words = p.arena.array((r.T_WORDS,), np.int64)
+    words = p.arena.array((r.T_WORDS,), np.int64, "routing")
     words[[r.T_K, r.T_EXPERTS]] = k, n
     for table, size in sizes.items():
         words[table] = p.area(f"routing {n} {k} {table}", 4 * size)

@@ -172,7 +172,7 @@ class Weights:
         type_name, k = tensors[0].type.name, tensors[0].shape[0]
         sizes = [packed_bytes(type_name, t.shape[1], k) for t in tensors]
         stride = sum(sizes)
-        address = self._arena.take(n_expert * stride)
+        address = self._arena.take(n_expert * stride, " + ".join(t.name for t in tensors))
         for tensor, at in zip(tensors, accumulate(sizes, initial=address), strict=False):
             raw = self._file.tensor_bytes(tensor.name)
             apart = raw.nbytes // n_expert
@@ -193,7 +193,7 @@ class Weights:
 
     def expert_vectors(self, names: Sequence[str], widths: Sequence[int], n_expert: int) -> int:
         """Address of f32 [n_expert][width + ...], stacked as `expert_panels` does; missing ones are 0."""
-        out = self._arena.array((n_expert, sum(map(padded, widths))), np.float32)
+        out = self._arena.array((n_expert, sum(map(padded, widths))), np.float32, " + ".join(names))
         at = 0
         for name, width in zip(names, widths, strict=True):
             if self.has(name):
@@ -217,7 +217,7 @@ class Weights:
         known = self._vectors.get(names)
         if known is not None:
             return known
-        out = self._arena.array((sum(map(padded, widths)),), np.float32)
+        out = self._arena.array((sum(map(padded, widths)),), np.float32, " + ".join(names))
         at = 0
         for name, width in zip(names, widths, strict=True):
             if self.has(name):
@@ -231,7 +231,7 @@ class Weights:
         """Address of a vector of ones, for norms without weights."""
         known = self._vectors.get(("ones", str(width)))
         if known is None:
-            out = self._arena.array((padded(width),), np.float32)
+            out = self._arena.array((padded(width),), np.float32, "ones")
             out[:] = 1.0
             known = self._vectors["ones", str(width)] = out.ctypes.data
         return known
