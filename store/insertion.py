@@ -90,9 +90,13 @@ class WriteRequest:
 
 @dataclass(slots=True)
 class Progress:
-    """How far the writing of a request has come: `done` of its blocks are committed."""
+    """How far the writing of a request has come: `done` of its blocks are committed.
+
+    `last` is the record that keeps the rows of the last of them.
+    """
 
     done: int = 0
+    last: bytes = b""
     n_tokens: int = 0
     written: int = 0
     shared: int = 0
@@ -148,6 +152,7 @@ def put_next(
         distrusted.discard(block)
     record = update.block(block)
     written = 0
+    progress.last = block
     if record is not None:
         missing = [segment for segment in given.segments if segment.group not in record.groups]
         if missing:
@@ -158,7 +163,7 @@ def put_next(
         progress.reason = f"block {given.index - 1} is not stored"
         return 0
     else:
-        written = _put_new(update, job, given, is_pinned)
+        progress.last, written = _put_new(update, job, given, is_pinned)
     progress.done += 1
     progress.n_tokens = given.index * chain.BLOCK + given.n_rows
     progress.written += written
@@ -166,7 +171,10 @@ def put_next(
     return written
 
 
-def _put_new(update: Update, job: Job, given: BlockData, is_pinned: Callable[[bytes], bool]) -> int:
+def _put_new(
+    update: Update, job: Job, given: BlockData, is_pinned: Callable[[bytes], bool]
+) -> tuple[bytes, int]:
+    """The record that has the rows now, and the bytes written."""
     block, parent, elements = job.links[given.index]
     wanted = {segment.group for segment in given.segments}
 
@@ -178,14 +186,14 @@ def _put_new(update: Update, job: Job, given: BlockData, is_pinned: Callable[[by
     neighbour = update.block(near[0]) if near else None
     if near and neighbour and near[1] == given.n_rows:
         update.touch(near[0], update.now_ms, 0)
-        return 0
+        return near[0], 0
     bare = BlockRecord(job.fingerprint[:8], parent, given.index, elements, (), update.now_ms)
     update.add_block(block, bare, given.segments, parent_is_root=given.index == 0)
     if near and neighbour and neighbour.is_leaf and near[1] == neighbour.n_rows:
         usage = update.usage(near[0])
         if usage.evictable and not is_pinned(near[0]):
             update.remove_block(near[0], neighbour)
-    return given.n_bytes
+    return block, given.n_bytes
 
 
 def evict(update: Update, down_to: int, is_pinned: Callable[[bytes], bool], at_most: int) -> tuple[int, int]:

@@ -64,6 +64,8 @@ class Writer:
         self._env = environment
         self._room = room
         self._pins = pins
+        # The end of what was written for a save keeps all of it until the save has its name.
+        self._saving = Pins()
         self._distrusted = distrusted
         self._counters = counters
         self._breaker = breaker
@@ -140,7 +142,7 @@ class Writer:
         total = 0
         while True:
             n_blocks, _ = self.order(
-                lambda update: evict(update, down_to, self._pins.__contains__, VICTIMS_PER_COMMIT), timeout
+                lambda update: evict(update, down_to, self._is_pinned, VICTIMS_PER_COMMIT), timeout
             )
             total += n_blocks
             self._counters.add(evicted=n_blocks)
@@ -297,8 +299,11 @@ class Writer:
             jobs = jobs[:1]
         return jobs
 
+    def _is_pinned(self, block: bytes) -> bool:
+        return block in self._pins or block in self._saving
+
     def _is_held(self, own: frozenset[bytes], block: bytes) -> bool:
-        return block in own or block in self._pins
+        return block in own or self._is_pinned(block)
 
     def _missing(self, job: Job) -> list[int]:
         """Sizes of the blocks that are still to be written for `job`."""
@@ -320,7 +325,9 @@ class Writer:
         n_bytes = 0
         for job, reached in zip(jobs, progress, strict=True):
             while not job.is_complete(reached):
-                n_bytes += put_next(update, job, reached, self._pins.__contains__, self._distrusted)
+                n_bytes += put_next(update, job, reached, self._is_pinned, self._distrusted)
+                if job.is_save:
+                    self._saving.hold((reached.last,))
                 if n_bytes >= BATCH_BYTES or time.monotonic() > deadline:
                     return n_bytes
         return n_bytes

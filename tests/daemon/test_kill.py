@@ -139,10 +139,11 @@ def test_killed_in_the_middle_of_everything(tmp_path: Path, control: Control) ->
     rng = random.Random(0)
     flags = ["--store-path", str(tmp_path), "--store-budget", "6M", "-np", str(N_SLOTS), "-c", "8192"]
     saves: dict[str, tuple[int, ...]] = {}
+    traffic: Traffic | None = None
     n_answers = n_acknowledged = n_evicted = 0
     for n in range(N_KILLS):
         with EmberdProcess(LLAMA, *flags) as daemon:
-            if n:
+            if traffic is not None:
                 assert "rebuilt" not in "".join(daemon.log), "a kill made a repair necessary"
                 check_saves(daemon.url, control, traffic)
             traffic = Traffic(daemon.url, control, n, saves)
@@ -153,6 +154,7 @@ def test_killed_in_the_middle_of_everything(tmp_path: Path, control: Control) ->
             traffic.join()
         n_answers += traffic.n_answers
         n_acknowledged += len(saves)
+    assert traffic is not None
     with EmberdProcess(LLAMA, *flags) as daemon:
         check_saves(daemon.url, control, traffic)
         daemon.process.kill()

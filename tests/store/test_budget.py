@@ -152,3 +152,16 @@ def test_the_file_stays_near_the_budget_over_200_replacements(tmp_path: Path) ->
             assert store.statistics().oldest_reader_s < 5
         assert store.statistics().file_bytes <= 1.5 * budget
         assert not kv.problems(store)
+
+
+def test_what_was_written_for_a_save_waits_for_its_name(tmp_path: Path) -> None:
+    """Other offers that are written in between do not push it out."""
+    with kv.open_store(tmp_path, 4 * MIB) as store:
+        root = store.register(kv.FINGERPRINT)
+        kept = kv.tokens((100, 700))
+        kv.write(store, root, kept, "save", scale=SCALE)
+        for seed in range(20):
+            kv.write(store, root, kv.tokens((seed, 700)), scale=SCALE)
+        assert store.statistics().evicted > 0
+        store.save_manifest("kept", root, kept)
+        assert kv.restore(store, root, kept, SCALE) == 700
