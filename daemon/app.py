@@ -15,11 +15,26 @@ from daemon.errors import LOADING, NOT_FOUND, SHUTTING_DOWN, ApiError, from_exce
 from daemon.exchange import SCOPE_KEY, Exchange
 from daemon.logs import log_failure
 from daemon.replies import error_reply
-from daemon.routes import chat, completion, health, metrics, models, page, saves, slots, text
+from daemon.routes import (
+    anthropic,
+    chat,
+    completion,
+    forget,
+    health,
+    metrics,
+    models,
+    page,
+    responses,
+    saves,
+    slots,
+    text,
+)
 from daemon.service import Service
 
 MAX_BODY = 16 * 2**20
 _LATE_BODY_SECONDS = 2.0
+
+_ROUTES = (health, models, completion, chat, anthropic, responses, text, slots, saves, forget, metrics)
 
 PUBLIC = frozenset({"/health", "/v1/health"})
 
@@ -37,7 +52,7 @@ def create_app(service: Service) -> ASGIApp:
     assets = page.load_assets(service.config)
     _add_gate(app, service, assets)
     _add_errors(app)
-    for routes in (health, models, completion, chat, text, slots, saves, metrics):
+    for routes in _ROUTES:
         routes.register(app, service)
     page.register(app, assets)
     return _Exchanges(app, service.config.api_prefix)

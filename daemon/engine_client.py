@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 import trio
 
-from daemon.errors import SHUTTING_DOWN, ApiError
+from daemon.errors import SHUTTING_DOWN, TOO_SLOW, ApiError
 from runtime.engine.commands import SlotAnswer, SlotCaptured, SlotCommand
 from runtime.engine.messages import EngineStatistics, Event, Failed, Finished, GenerateRequest
 from runtime.engine.port import LoadDone, LookupDone
@@ -36,8 +36,9 @@ class EnginePort(Protocol):
 class Generation:
     """The completions of one HTTP request. Leaving the block cancels what is still running."""
 
-    def __init__(self, client: "EngineClient", requests: Sequence[GenerateRequest]) -> None:
+    def __init__(self, client: "EngineClient", requests: Sequence[GenerateRequest], deadline: float) -> None:
         self._client = client
+        self._deadline = deadline
         self._index = {request.request_id: i for i, request in enumerate(requests)}
         self._send, self._receive = trio.open_memory_channel[tuple[int, Event]](math.inf)
 
@@ -48,9 +49,14 @@ class Generation:
     async def receive(self) -> tuple[int, Event]:
         """The next event and the number of its completion. Cancelling the wait loses nothing.
 
-        A `Failed` event is raised as its error, after the other completions were cancelled.
+        A `Failed` event is raised as its error, after the other completions were cancelled, and a passed
+        deadline as ApiError 504.
         """
-        index, event = await self._receive.receive()
+        with trio.move_on_at(self._deadline) as scope:
+            index, event = await self._receive.receive()
+        if scope.cancelled_caught:
+            self.close()
+            raise TOO_SLOW
         if isinstance(event, Failed):
             self.close()
             raise event.error
@@ -117,13 +123,16 @@ class EngineClient:
         self._next_id += 1
         return self._next_id
 
-    def generate(self, requests: Sequence[GenerateRequest]) -> Generation:
-        """Submit `requests` together. Raises ApiError 503 when the queue is full or the daemon stops."""
+    def generate(self, requests: Sequence[GenerateRequest], timeout: float = math.inf) -> Generation:
+        """Submit `requests` together, to be answered within `timeout` seconds.
+
+        Raises ApiError 503 when the queue is full or the daemon stops.
+        """
         if self._closed is not None:
             raise self._closed
         if len(self._generations) + len(requests) > self._limit:
             raise ApiError(503, f"More than {self._limit} completions at a time, try again later")
-        generation = Generation(self, requests)
+        generation = Generation(self, requests, trio.current_time() + timeout)
         for request in requests:
             self._generations[request.request_id] = generation
         self._idle = trio.Event()

@@ -48,6 +48,7 @@ def not_supported(name: str, what: str) -> ApiError:
 
 NOT_FOUND = ApiError(404, "File Not Found")
 LOADING = ApiError(503, "Loading model")
+TOO_SLOW = ApiError(504, "The answer took longer than --request-timeout allows")
 SHUTTING_DOWN = ApiError(503, "The server is shutting down")
 
 

@@ -8,6 +8,7 @@ from daemon.completion import Completion
 from daemon.model import ServedModel
 from daemon.probabilities import completion_probabilities
 from daemon.settings import Settings
+from daemon.streaming import StreamStyle
 from runtime.engine.messages import Output, Progress, StopReason, Timings
 
 
@@ -135,7 +136,7 @@ def select_fields(response: dict[str, Any], paths: Iterable[str]) -> dict[str, A
 class NativeFormat:
     """``/completion``: an object, or an array for several prompts; as a stream an event per piece."""
 
-    ends_with_done = False
+    style = StreamStyle()
 
     def __init__(self, model: ServedModel, several: bool) -> None:
         self._model = model

@@ -11,24 +11,26 @@ from daemon.completion import Completion
 from daemon.model import ServedModel
 from daemon.native_format import native_final, progress_json, timings_json
 from daemon.probabilities import completion_probabilities
+from daemon.streaming import StreamStyle
 from runtime.engine.messages import Output, Progress
 
 _ALPHABET = string.ascii_letters + string.digits
 
 
-def new_completion_id() -> str:
-    return "chatcmpl-" + "".join(secrets.choice(_ALPHABET) for _ in range(32))
+def new_id(prefix: str) -> str:
+    """A name nobody else has: `prefix` and 32 letters and digits."""
+    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(32))
 
 
 class _OpenAIFormat:
     """What both shapes share. `object` names the whole answer, `chunk` a piece of a stream."""
 
-    ends_with_done = True
+    style = StreamStyle(ends_with_done=True)
     object = ""
     chunk = ""
 
     def __init__(self, model: ServedModel) -> None:
-        self.id = new_completion_id()
+        self.id = new_id("chatcmpl-")
         self._model = model
         self._created = int(time.time())
 

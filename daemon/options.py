@@ -95,6 +95,10 @@ _SERVER = (
          "let several processes bind the port"),
     Flag(("-to", "--timeout"), "timeout", integer(1, 10**6), 3600, "LLAMA_ARG_TIMEOUT",
          "seconds a connection may stall while reading or writing"),
+    Flag(("--request-timeout",), "request_timeout", integer(0, 10**6), 0, "EMBERD_REQUEST_TIMEOUT",
+         "seconds that a request may wait and run; then it is ended with 504 (0: no limit)"),
+    Flag(("--allowed-hosts",), "allowed_hosts", text("NAMES"), "", "EMBERD_ALLOWED_HOSTS",
+         "further names that requests may use in their Host header, comma separated (*: any)"),
     Flag(("--api-prefix",), "api_prefix", text("PREFIX"), "", "LLAMA_ARG_API_PREFIX",
          "path put before every route"),
     Flag(("--api-key",), "api_keys", text("KEY"), (), "LLAMA_API_KEY",
@@ -145,6 +149,8 @@ _SERVER = (
 )
 
 _CHAT = (
+    Flag(("-spf", "--system-prompt-file"), "system_prompt_file", text("FILE"), "", "",
+         "text before every prompt of every slot; or a JSON object with prompt and anti_prompt"),
     Flag(("--chat-template",), "chat_template", text("TEMPLATE"), "", "LLAMA_ARG_CHAT_TEMPLATE",
          "Jinja text, or chatml (default: the model's own)"),
     Flag(("--chat-template-file",), "chat_template_file", text("FILE"), "", "LLAMA_ARG_CHAT_TEMPLATE_FILE",

@@ -180,7 +180,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         --reasoning-format | THINK | none auto
         --reasoning-budget | THINK_BUDGET | -1
         --reasoning-tokens | | none auto
-        -spf --system-prompt-file
         --rope-scaling | ROPE_SCALING_TYPE | none
         --rope-scale | ROPE_SCALE | 1 1.0
         --rope-freq-base | ROPE_FREQ_BASE | 0 0.0

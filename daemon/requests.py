@@ -107,6 +107,11 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     image_data: list[Any] | None = None
 
 
+def native_fields(request: CompletionFields) -> dict[str, Any]:
+    """What `request` says about generation, to build a request of another API from it."""
+    return {name: getattr(request, name) for name in CompletionFields.__struct_fields__}
+
+
 class CompletionRequest(CompletionFields, kw_only=True):
     """``POST /completion``: the prompt in any of its shapes (see `daemon.prompts`)."""
 
@@ -139,6 +144,58 @@ class ChatRequest(CompletionFields, kw_only=True):
     reasoning_effort: str | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
+
+
+class MessagesRequest(CompletionFields, kw_only=True):
+    """``POST /v1/messages``: Anthropic's, with every native field. See `daemon.anthropic_request`."""
+
+    messages: Any = None
+    model: str | None = None
+    system: Any = None
+    stop_sequences: StopStrings | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    thinking: Any = None
+    metadata: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Reasoning(msgspec.Struct):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesRequest(CompletionFields, kw_only=True):
+    """``POST /v1/responses``: OpenAI's, with every native field. See `daemon.responses_request`."""
+
+    input: Any = None
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: OrMinusOne | None = None
+    previous_response_id: str | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class InputExtra(msgspec.Struct):
+    text: str
+    filename: str = "tmp"
+
+
+class InfillRequest(CompletionRequest, kw_only=True):
+    """``POST /infill``: what stands before and after the gap, and other files for context."""
+
+    input_prefix: str | None = None
+    input_suffix: str | None = None
+    input_extra: list[InputExtra] | None = None
+
+
+class PropsRequest(msgspec.Struct, kw_only=True):
+    system_prompt: Any = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

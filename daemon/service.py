@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from daemon.chat import TurnDelimiters
 from daemon.config import Config, read_api_keys
@@ -10,8 +11,11 @@ from daemon.errors import LOADING
 from daemon.model import ServedModel
 from daemon.saves import Saves
 from daemon.settings import Defaults
+from daemon.system_prompt import SystemPrompt, encode_system, parse_system_prompt, read_system_prompt
 from daemon.templates import AnyTemplate
+from daemon.text import as_tokens
 from daemon.workers import Workers
+from runtime.engine.messages import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Ready:
 class Service:
     """Loading first, then ready, in the end stopping. Used by the event loop only.
 
-    The constructor raises OSError when the file of API keys cannot be read.
+    The constructor raises OSError when the file of API keys cannot be read, and UsageError for the system
+    prompt's.
     """
 
     def __init__(self, config: Config) -> None:
@@ -39,6 +44,8 @@ class Service:
         self.api_keys = tuple(key.encode() for key in read_api_keys(config))
         self.started = time.time()
         self.stopping = False
+        self.system_prompt = read_system_prompt(config.system_prompt_file)
+        self.system_tokens = as_tokens(())
         self._ready: Ready | None = None
 
     @property
@@ -53,4 +60,14 @@ class Service:
         return self._ready
 
     def set_ready(self, ready: Ready) -> None:
+        self.system_tokens = encode_system(self.system_prompt, ready.model.tokenizer)
         self._ready = ready
+
+    async def take_system_prompt(self, given: Any) -> None:
+        """Use a request's ``system_prompt`` from now on, for everybody. Raises ApiError 400."""
+        system = parse_system_prompt(given)
+        if system is not None and system != self.system_prompt:
+            self.set_system(system, await self.workers.run(encode_system, system, self.ready.model.tokenizer))
+
+    def set_system(self, system: SystemPrompt, tokens: Tokens) -> None:
+        self.system_prompt, self.system_tokens = system, tokens

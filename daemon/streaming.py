@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -11,7 +12,7 @@ from quart.wrappers.response import ResponseBody
 
 from daemon.completion import Completion
 from daemon.engine_client import Generation
-from daemon.errors import from_exception
+from daemon.errors import ApiError, from_exception
 from daemon.logs import log_failure
 from daemon.workers import Workers
 from runtime.engine.messages import Event, Finished, Output, Progress, Started
@@ -22,10 +23,21 @@ PING = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 
 
+@dataclass(frozen=True, slots=True)
+class StreamStyle:
+    """How one API writes server-sent events: a final ``[DONE]``; an ``event:`` line with the object's `type`;
+    errors under their own event name, without the ``error`` key around them.
+    """
+
+    ends_with_done: bool = False
+    named: bool = False
+    bare_errors: bool = False
+
+
 class Format(Protocol):
     """One response shape. The methods return the objects of the stream's next events."""
 
-    ends_with_done: bool
+    style: StreamStyle
 
     def begin(self, completion: Completion) -> list[Any]: ...
 
@@ -95,7 +107,7 @@ class EventStream(ResponseBody):
             except Exception as error:
                 self._ended = True
                 log_failure(error)
-                return event_data(from_exception(error).body)
+                return self._failure(from_exception(error))
             if data:
                 return data
         raise StopAsyncIteration
@@ -111,13 +123,19 @@ class EventStream(ResponseBody):
                 return PING
         completion = self._completions[index]
         completion.feed(event)
-        data = b"".join(map(event_data, await self._objects(completion, event)))
+        style = self._format.style
+        data = event_data(await self._objects(completion, event), style.named)
         if all(each.finished is not None for each in self._completions):
             self._ended = True
-            data += b"".join(map(event_data, self._format.done(self._completions)))
-            if self._format.ends_with_done:
+            data += event_data(self._format.done(self._completions), style.named)
+            if style.ends_with_done:
                 data += DONE
         return data
+
+    def _failure(self, error: ApiError) -> bytes:
+        if self._format.style.bare_errors:
+            return b"event: error\n" + event_data(error.body["error"])
+        return event_data(error.body)
 
     async def _objects(self, completion: Completion, event: Event) -> list[Any]:
         if isinstance(event, Output):
@@ -132,8 +150,9 @@ class EventStream(ResponseBody):
         return []
 
 
-def event_data(value: Any) -> bytes:
-    """One event; a list becomes one event per item."""
+def event_data(value: Any, named: bool = False) -> bytes:
+    """One event; a list becomes one event per item. `named` events carry their `type` as the event's name."""
     if isinstance(value, list):
-        return b"".join(map(event_data, value))
-    return b"data: " + _encode(value) + b"\n\n"
+        return b"".join(event_data(item, named) for item in value)
+    name = f"event: {value['type']}\n".encode() if named else b""
+    return name + b"data: " + _encode(value) + b"\n\n"

@@ -47,7 +47,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "thinking_budget_tokens": (_equals(-1), _REASONING),
     "reasoning_control": (_equals(False), _REASONING),
     "reasoning_format": (lambda value: value in ("none", "auto"), _REASONING),
-    "system_prompt": (_empty, "a system prompt for all slots is not supported yet"),
     "banned_strings": (_empty, _BANS),
     "banned_regex": (_empty, _BANS),
     "banned_regex_case_insensitive": (_empty, _BANS),

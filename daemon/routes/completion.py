@@ -28,9 +28,9 @@ def register(app: QuartTrio, service: Service) -> None:
         body = decode(await request_body(), CompletionRequest)
         prompts, several = await _prepare(body)
         settings = await _settings(body)
-        completions = make_completions(service.ready, prompts, settings)
+        completions = make_completions(service, prompts, settings)
         format = NativeFormat(service.ready.model, several)
-        return await answer(service.ready, service.workers, completions, format)
+        return await answer(service, completions, format)
 
     @app.post("/v1/completions")
     async def text() -> Response:
@@ -41,9 +41,9 @@ def register(app: QuartTrio, service: Service) -> None:
             raise ApiError(501, "Field 'suffix': completing the middle is not supported yet")
         prompts, _ = await _prepare(body)
         settings = await _settings(body)
-        completions = make_completions(service.ready, prompts, settings)
+        completions = make_completions(service, prompts, settings)
         format = TextFormat(service.ready.model)
-        return await answer(service.ready, service.workers, completions, format)
+        return await answer(service, completions, format)
 
     async def _settings(body: CompletionRequest) -> Settings:
         n_probs = body.n_probs or body.logprobs or 0
@@ -56,6 +56,7 @@ def register(app: QuartTrio, service: Service) -> None:
         singles, several = split_prompts(body.prompt)
         if len(singles) * (body.n or body.n_cmpl or 1) > MAX_PROMPTS:
             raise invalid_field("prompt", f"more than {MAX_PROMPTS} completions in one request")
+        await service.take_system_prompt(body.system_prompt)
         tokenizer = service.ready.model.tokenizer
         return await service.workers.run(_encode_all, singles, tokenizer), several
 

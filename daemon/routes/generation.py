@@ -1,5 +1,6 @@
 """What all generating routes share: from prompts and settings to an answer."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,19 +9,27 @@ from quart import Response
 from daemon.completion import Completion
 from daemon.exchange import current_exchange
 from daemon.replies import json_reply
-from daemon.service import Ready
+from daemon.service import Service
 from daemon.settings import Settings
 from daemon.streaming import EventStream, Format, collect
-from daemon.workers import Workers
+from daemon.system_prompt import after_system
 from runtime.engine.messages import GenerateRequest, SamplingParams, Tokens
 
 
 def make_completions(
-    ready: Ready, prompts: Sequence[Tokens], settings: Settings, turn_starts: tuple[int, ...] = ()
+    service: Service, prompts: Sequence[Tokens], settings: Settings, turn_starts: tuple[int, ...] = ()
 ) -> list[Completion]:
-    """`n_cmpl` completions of each prompt, numbered in order; further ones of a prompt get further seeds."""
+    """`n_cmpl` completions of each prompt, numbered in order; further ones of a prompt get further seeds.
+
+    The system prompt of all slots is put before each.
+    """
+    ready = service.ready
+    if service.system_prompt.anti_prompt:
+        settings = replace(settings, stop=(*settings.stop, service.system_prompt.anti_prompt))
     completions: list[Completion] = []
-    for prompt in prompts:
+    for own in prompts:
+        prompt = whole_prompt(service, own)
+        shift = len(prompt) - len(own)
         for copy in range(settings.n_cmpl):
             request = GenerateRequest(
                 request_id=ready.client.next_request_id(),
@@ -33,10 +42,15 @@ def make_completions(
                 cache_prompt=settings.cache_prompt,
                 return_progress=settings.return_progress,
                 store=settings.store,
-                turn_starts=turn_starts,
+                turn_starts=tuple(start + shift for start in turn_starts),
             )
             completions.append(Completion(len(completions), request, settings))
     return completions
+
+
+def whole_prompt(service: Service, prompt: Tokens) -> Tokens:
+    """What the model reads for `prompt`: the system prompt of all slots comes first."""
+    return after_system(service.system_tokens, prompt, service.ready.model.tokenizer)
 
 
 def _seeded(sampling: SamplingParams, copy: int) -> SamplingParams:
@@ -45,11 +59,15 @@ def _seeded(sampling: SamplingParams, copy: int) -> SamplingParams:
     return replace(sampling, seed=(sampling.seed + copy) & 0xFFFFFFFF)
 
 
-async def answer(ready: Ready, workers: Workers, completions: list[Completion], format: Format) -> Response:
+async def answer(service: Service, completions: list[Completion], format: Format) -> Response:
     """Generate and answer, as one object or as a stream. The first event of a stream decides the status."""
     exchange = current_exchange()
     exchange.completions = completions
-    generation = ready.client.generate([completion.request for completion in completions])
+    client, workers = service.ready.client, service.workers
+    generation = client.generate(
+        [completion.request for completion in completions],
+        service.config.request_timeout or math.inf,
+    )
     exchange.on_end(generation.close)
     settings = completions[0].settings
     if not settings.stream:

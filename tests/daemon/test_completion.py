@@ -150,7 +150,6 @@ UNSUPPORTED: list[dict[str, Any]] = [
     {"banned_strings": ["x"]},
     {"banned_regex": ["x"]},
     {"n_cache_reuse": 10},
-    {"system_prompt": "x"},
     {"image_data": [{"data": "", "id": 1}]},
 ]
 
