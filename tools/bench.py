@@ -13,6 +13,7 @@ import numpy as np
 from runtime.evaluate import LinearSequence
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.model import LoadedModel, ModelOptions, load_model
+from tools import bench_store
 
 
 def _sizes(text: str) -> list[int]:
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    parser.add_argument("--store", action="store_true", help="measure the store instead, against plain files")
+    parser.add_argument("--store-path", type=Path, help="folder on the disk to measure (default: temporary)")
 
 
 def _repeat(n: int, prepare: Callable[[], None], work: Callable[[], None]) -> list[float]:
@@ -67,6 +70,8 @@ def measure(model: LoadedModel, n_prompt: int, n_gen: int, depth: int, repetitio
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.store:
+        return bench_store.run(args)
     tests = [(p, 0, d) for d in args.n_depth for p in args.n_prompt if p]
     tests += [(0, n, d) for d in args.n_depth for n in args.n_gen if n]
     n_ctx = max((p + n + d for p, n, d in tests), default=1)
