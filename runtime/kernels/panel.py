@@ -7,7 +7,7 @@ neither tile widths nor the split over threads can change a bit.
 Bounds, and what one Zen 4 core reached of them:
 
     one column      the weights' bytes, read once: 20 to 25 GB/s from memory beside other load
-    many columns    one dot4 per 64 multiply-adds: 154 to 176 GMAC/s, as much at k = 8192 (blocked by columns);
+    many columns    one dot4 per 64 multiply-adds: 154 to 176 GMAC/s, as much at k = 8192 (column blocks);
                     floats 55 GMAC/s, the rate of multiply-add
 """
 
