@@ -4,7 +4,7 @@ A sealed value is ``msgpack(array) | xxh3-64``, the sum seeded by the record's k
 swapped records are both found. Fields are only ever appended: an older reader ignores what it does not know.
 """
 
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from typing import Any, ClassVar, Self, cast
 
 import msgpack
@@ -69,7 +69,11 @@ class Record:
         names = len(fields(cast(Any, cls)))
         if len(rest) < names:
             raise Damaged(f"a {cls.__name__} of {len(rest)} fields")
-        return cls(*rest[:names])
+        return cls._of(rest[:names])
+
+    @classmethod
+    def _of(cls, values: list[Any]) -> Self:
+        return cls(*values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,10 @@ class BlockRecord(Record):
         return (self.fingerprint, self.parent, self.index, self.elements, segments, self.created_ms)
 
     @classmethod
-    def decode(cls, key: bytes, value: bytes | memoryview) -> Self:
-        bare = super(BlockRecord, cls).decode(key, value)
-        return replace(bare, segments=tuple(SegmentRecord(*s) for s in cast(Any, bare.segments)))
+    def _of(cls, values: list[Any]) -> Self:
+        fingerprint, parent, index, elements, segments, created_ms = values
+        made = tuple(SegmentRecord(*segment) for segment in segments)
+        return cls(fingerprint, parent, index, elements, made, created_ms)
 
     def stored_bytes(self) -> int:
         """What the record costs in the file: pages for its parts; its elements lie in `idx` and `kid`.

