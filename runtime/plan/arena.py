@@ -74,7 +74,8 @@ class Arena:
         return None
 
     def _grow(self, n_bytes: int) -> None:
-        area = mmap.mmap(-1, n_bytes)
+        # private: shared memory has huge pages of its own rules, and hardly ever any
+        area = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             area.madvise(mmap.MADV_HUGEPAGE)
         chunk = np.frombuffer(area, np.uint8)
