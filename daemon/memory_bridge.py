@@ -24,6 +24,7 @@ from daemon.engine_client import EngineClient
 from daemon.logs import logger
 from daemon.saves import (
     DamagedSave,
+    EmptySlot,
     ForeignSave,
     Forgotten,
     RestoreResult,
@@ -40,6 +41,7 @@ from daemon.saves import (
 from runtime.engine.commands import CaptureSlot, InstallPrefix, PrefixInstalled, SlotCaptured
 from runtime.engine.messages import Tokens
 from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PrefixSnapshot
+from runtime.errors import InvalidRequest
 from runtime.memory.layout import BLOCK
 from runtime.memory.prefix import Render
 from runtime.model import LoadedModel
@@ -163,6 +165,8 @@ class MemoryBridge:
     async def save(self, id_slot: int, name: str) -> SaveResult:
         root = self._require_root()
         answer = await self._client.ask(lambda ticket: CaptureSlot(ticket, id_slot))
+        if isinstance(answer, SlotCaptured) and isinstance(answer.error, InvalidRequest):
+            raise EmptySlot(str(answer.error))
         if not isinstance(answer, SlotCaptured) or answer.snapshot is None:
             raise SaveError(str(getattr(answer, "error", "the slot gave no answer")))
         snapshot = answer.snapshot

@@ -35,6 +35,10 @@ class DamagedSave(SaveError):
     """The save exists and cannot be read, or does not fit the slot."""
 
 
+class EmptySlot(SaveError):
+    """There is nothing to be saved."""
+
+
 class SavesUnavailable(SaveError):
     """There is nowhere to save to: the store is off or degraded."""
 

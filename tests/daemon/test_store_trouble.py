@@ -97,6 +97,7 @@ def test_a_full_disk_costs_no_request_and_is_recovered_from(tmp_path: Path) -> N
         restart_serves_from_store(disk, 100, last["tokens"])
 
 
+@pytest.mark.slow
 def test_a_disk_that_goes_read_only_costs_no_request_and_can_be_mounted_anew(tmp_path: Path) -> None:
     """The store keeps reading at first, then lets go of its files, or nobody could repair the disk."""
     disk = FailingDisk(tmp_path / "disk")
