@@ -13,19 +13,25 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTim
 from daemon import cors
 from daemon.errors import LOADING, NOT_FOUND, SHUTTING_DOWN, ApiError, from_exception
 from daemon.exchange import SCOPE_KEY, Exchange
+from daemon.hosts import AllowedHosts
 from daemon.logs import log_failure
 from daemon.replies import error_reply
 from daemon.routes import (
+    about,
+    absent,
     anthropic,
     chat,
     completion,
+    embeddings,
     forget,
     health,
+    infill,
     metrics,
     models,
     page,
     responses,
     saves,
+    slot_list,
     slots,
     text,
 )
@@ -34,7 +40,26 @@ from daemon.service import Service
 MAX_BODY = 16 * 2**20
 _LATE_BODY_SECONDS = 2.0
 
-_ROUTES = (health, models, completion, chat, anthropic, responses, text, slots, saves, forget, metrics)
+_ROUTES = (
+    health,
+    about,
+    models,
+    completion,
+    infill,
+    chat,
+    anthropic,
+    responses,
+    embeddings,
+    text,
+    slots,
+    slot_list,
+    saves,
+    forget,
+    metrics,
+    absent,
+)
+
+WRONG_HOST = "The Host header names a server that this is not; --allowed-hosts adds further names"
 
 PUBLIC = frozenset({"/health", "/v1/health"})
 
@@ -59,8 +84,12 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def _add_gate(app: QuartTrio, service: Service, assets: page.Assets) -> None:
+    hosts = AllowedHosts(service.config.hosts, service.config.allowed_hosts.split(","))
+
     @app.before_request
     async def gate() -> Response | None:
+        if not hosts.allows(request.headers.get("Host", "")):
+            raise ApiError(403, WRONG_HOST)
         if request.method == "OPTIONS":
             return Response(b"", content_type="text/html")
         public = request.path in PUBLIC or (request.method in ("GET", "HEAD") and request.path in assets)
@@ -125,6 +154,9 @@ class _Exchanges:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._prefix and scope["path"] == self._prefix:
+            await _redirect(send, f"{self._prefix}/")
+            return
         exchange = Exchange(scope["method"], scope["path"])
         received = trio.Event()
 
@@ -151,3 +183,9 @@ class _Exchanges:
             await self._app(inner, noting_receive, noting_send)
         finally:
             exchange.end()
+
+
+async def _redirect(send: ASGISendCallable, location: str) -> None:
+    headers = [(b"location", location.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 308, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -31,6 +31,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     alias: str
     tags: str
     override_kv: tuple[str, ...]
+    rope_scaling: str
+    rope_scale: float
+    rope_freq_base: float
+    rope_freq_scale: float
+    yarn_orig_ctx: int
+    yarn_ext_factor: float
+    yarn_attn_factor: float
+    yarn_beta_slow: float
+    yarn_beta_fast: float
     threads: int
     threads_batch: int
     repack: bool
@@ -71,6 +80,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool
     props: bool
     slots: bool
+    spm_infill: bool
+    embeddings: bool
+    reranking: bool
+    pooling: str
+    embd_normalize: int
     sse_ping_interval: int
     queue_size: int
     drain_timeout: int

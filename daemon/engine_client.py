@@ -13,14 +13,20 @@ import trio
 
 from daemon.errors import SHUTTING_DOWN, TOO_SLOW, ApiError
 from runtime.engine.commands import SlotAnswer, SlotCaptured, SlotCommand
+from runtime.engine.embedding import Embedded, EmbedRequest
 from runtime.engine.messages import EngineStatistics, Event, Failed, Finished, GenerateRequest
 from runtime.engine.port import LoadDone, LookupDone
+
+Request = GenerateRequest | EmbedRequest
+
+_LAST = Finished | Embedded | Failed
+"""The events after which no other comes for their request."""
 
 
 class EnginePort(Protocol):
     """What the daemon needs of `runtime.engine.Engine`."""
 
-    def submit(self, request: GenerateRequest) -> None: ...
+    def submit(self, request: Request) -> None: ...
 
     def cancel(self, request_id: int) -> None: ...
 
@@ -36,7 +42,7 @@ class EnginePort(Protocol):
 class Generation:
     """The completions of one HTTP request. Leaving the block cancels what is still running."""
 
-    def __init__(self, client: "EngineClient", requests: Sequence[GenerateRequest], deadline: float) -> None:
+    def __init__(self, client: "EngineClient", requests: Sequence[Request], deadline: float) -> None:
         self._client = client
         self._deadline = deadline
         self._index = {request.request_id: i for i, request in enumerate(requests)}
@@ -70,7 +76,7 @@ class Generation:
 
     def put(self, event: Event) -> None:
         index = self._index[event.request_id]
-        if isinstance(event, Finished | Failed):
+        if isinstance(event, _LAST):
             del self._index[event.request_id]
         self._send.send_nowait((index, event))
 
@@ -123,7 +129,7 @@ class EngineClient:
         self._next_id += 1
         return self._next_id
 
-    def generate(self, requests: Sequence[GenerateRequest], timeout: float = math.inf) -> Generation:
+    def generate(self, requests: Sequence[Request], timeout: float = math.inf) -> Generation:
         """Submit `requests` together, to be answered within `timeout` seconds.
 
         Raises ApiError 503 when the queue is full or the daemon stops.
@@ -193,7 +199,7 @@ class EngineClient:
             generation = self._generations.get(event.request_id)
             if generation is None:
                 continue
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, _LAST):
                 del self._generations[event.request_id]
                 self._set_idle()
             generation.put(event)

@@ -14,12 +14,15 @@ from daemon.flags import UsageError
 from daemon.logs import logger
 from daemon.model import ServedModel, describe, served_name
 from daemon.model_source import with_local_model
+from daemon.rope import rope_overrides
 from daemon.settings import Defaults
 from daemon.templates import CHATML, AnyTemplate, BrokenTemplate, ChatTemplate
 from daemon.text import encode_text
 from runtime.engine.config import EngineConfig
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.model import LoadedModel, ModelOptions, load_model
+from runtime.pooling import Pooling
+from runtime.readout import Readout
 
 Report = Callable[[str, float], None]
 
@@ -34,6 +37,7 @@ class Prepared:
     delimiters: TurnDelimiters
     defaults: Defaults
     engine: EngineConfig
+    readout: Readout | None = None
 
 
 def prepare(config: Config, report: Report) -> Prepared:
@@ -54,7 +58,8 @@ def prepare(config: Config, report: Report) -> Prepared:
         value_type=config.cache_type_v,
         rotate_k=config.rotate_k,
         rotate_v=config.rotate_v,
-        overrides=config.override_kv,
+        embeddings=config.embeddings or config.reranking,
+        overrides=(*rope_overrides(config), *config.override_kv),
     )
     loaded = load_model(Path(config.model), options, report)
     try:
@@ -90,6 +95,7 @@ def _derive(config: Config, loaded: LoadedModel) -> Prepared:
             config, tokenizer.n_vocab, lambda text: encode_text(text, tokenizer, add_special=False)
         ),
         engine=engine_config(config, layout, n_ctx),
+        readout=choose_readout(config, loaded),
     )
 
 
@@ -105,9 +111,19 @@ def serve_model(config: Config, loaded: LoadedModel, n_ctx: int) -> ServedModel:
         n_ctx=n_ctx,
         tokenizer=loaded.tokenizer,
         template=file.get_str("tokenizer.chat_template", ""),
+        template_rerank=file.get_str("tokenizer.chat_template.rerank", ""),
         template_tool_use=file.get_str("tokenizer.chat_template.tool_use", ""),
         created=int(time.time()),
     )
+
+
+def choose_readout(config: Config, loaded: LoadedModel) -> Readout | None:
+    """How rows become embeddings; None for a model that generates. Raises ModelError when it cannot rank."""
+    if not loaded.embeddings:
+        return None
+    if config.reranking:
+        return loaded.readout(Pooling.RANK)
+    return loaded.readout(Pooling(config.pooling) if config.pooling else None)
 
 
 def choose_template(config: Config, model: ServedModel) -> AnyTemplate:

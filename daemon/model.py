@@ -39,6 +39,7 @@ class ServedModel:
     tokenizer: Tokenizer
     template: str
     template_tool_use: str = ""
+    template_rerank: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def token_bytes(self, token: int) -> bytes:

@@ -75,6 +75,27 @@ _MODEL = (
          "reuse the common prefix of earlier prompts", off=("--no-cache-prompt",)),
 )
 
+_ROPE = (
+    Flag(("--rope-scaling",), "rope_scaling", choice("none", "linear", "yarn"), "",
+         "LLAMA_ARG_ROPE_SCALING_TYPE", "how positions are scaled (default: as the model says)"),
+    Flag(("--rope-scale",), "rope_scale", number(0, 1e6), 0.0, "LLAMA_ARG_ROPE_SCALE",
+         "factor by which the context is stretched (0: the model's)"),
+    Flag(("--rope-freq-base",), "rope_freq_base", number(0, 1e12), 0.0, "LLAMA_ARG_ROPE_FREQ_BASE",
+         "base frequency of rotary positions (0: the model's)"),
+    Flag(("--rope-freq-scale",), "rope_freq_scale", number(0, 1e6), 0.0, "LLAMA_ARG_ROPE_FREQ_SCALE",
+         "the inverse of --rope-scale (0: the model's)"),
+    Flag(("--yarn-orig-ctx",), "yarn_orig_ctx", integer(0), 0, "LLAMA_ARG_YARN_ORIG_CTX",
+         "context the model was trained with before it was stretched (0: the model's)"),
+    Flag(("--yarn-ext-factor",), "yarn_ext_factor", number(-1, 1e6), -1.0, "LLAMA_ARG_YARN_EXT_FACTOR",
+         "share of extrapolation (-1: the model's)"),
+    Flag(("--yarn-attn-factor",), "yarn_attn_factor", number(-1, 1e6), -1.0, "LLAMA_ARG_YARN_ATTN_FACTOR",
+         "factor on attention's magnitude (-1: the model's)"),
+    Flag(("--yarn-beta-slow",), "yarn_beta_slow", number(-1, 1e6), -1.0, "LLAMA_ARG_YARN_BETA_SLOW",
+         "high correction dimension (-1: the model's)"),
+    Flag(("--yarn-beta-fast",), "yarn_beta_fast", number(-1, 1e6), -1.0, "LLAMA_ARG_YARN_BETA_FAST",
+         "low correction dimension (-1: the model's)"),
+)
+
 _STORE = (
     Flag(("--store",), "store", choice("on", "off", metavar="{on,off}"), "on", "EMBERD_STORE",
          "remember prompts across restarts"),
@@ -129,6 +150,15 @@ _SERVER = (
          "--slots-endpoint-disable")),
     Flag(("--sse-ping-interval",), "sse_ping_interval", integer(-1, 86400), 30,
          "LLAMA_ARG_SSE_PING_INTERVAL", "seconds of silence before a stream carries a comment (-1: never)"),
+    Flag(("--embedding", "--embeddings"), "embeddings", None, False, "LLAMA_ARG_EMBEDDINGS",
+         "serve /embeddings"),
+    Flag(("--rerank", "--reranking"), "reranking", None, False, "LLAMA_ARG_RERANKING", "serve /rerank"),
+    Flag(("--pooling",), "pooling", choice("none", "mean", "cls", "last", "rank"), "", "LLAMA_ARG_POOLING",
+         "how a text's rows become its embedding (default: as the model says)"),
+    Flag(("--embd-normalize",), "embd_normalize", integer(-1), 2, "",
+         "norm of embeddings (-1: as they are, 0: largest 32760, 1: taxicab, 2: Euclidean, more: p-norm)"),
+    Flag(("--spm-infill",), "spm_infill", None, False, "",
+         "let /infill put the text after the gap before the one before it"),
     Flag(("--queue-size",), "queue_size", integer(0, 2**20), 256, "EMBERD_QUEUE_SIZE",
          "requests that may wait for a slot; further ones get 503"),
     Flag(("--drain-timeout",), "drain_timeout", integer(0, 3600), 5, "EMBERD_DRAIN_TIMEOUT",
@@ -199,4 +229,4 @@ _SAMPLING = (
 
 # fmt: on
 
-OPTIONS: tuple[Flag, ...] = (*_MODEL, *_STORE, *_SERVER, *_CHAT, *_SAMPLING, *ACCEPTED)
+OPTIONS: tuple[Flag, ...] = (*_MODEL, *_ROPE, *_STORE, *_SERVER, *_CHAT, *_SAMPLING, *ACCEPTED)

@@ -64,7 +64,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         --mirostat-ent
         --adaptive-decay
         --reasoning-budget-message | THINK_BUDGET_MESSAGE
-        --embd-normalize
         --kv-unified-per-slot | KV_UNIFIED_PER_SLOT
         --poll
         --poll-batch
@@ -144,16 +143,12 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
     (_LATER, 0, """
         --check-tensors
         -sp --special
-        --spm-infill
-        --embeddings --embedding | EMBEDDINGS | false
-        --rerank --reranking | RERANKING | false
         --lora-init-without-apply
         --reasoning-preserve ! --no-reasoning-preserve | REASONING_PRESERVE | false
         -ptcall --parallel-tool-calls
         -vq --validate-quants
     """),
     (_LATER, 1, """
-        --pooling | POOLING | none
         --attention | | causal
         --lora
         --control-vector
@@ -180,15 +175,6 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         --reasoning-format | THINK | none auto
         --reasoning-budget | THINK_BUDGET | -1
         --reasoning-tokens | | none auto
-        --rope-scaling | ROPE_SCALING_TYPE | none
-        --rope-scale | ROPE_SCALE | 1 1.0
-        --rope-freq-base | ROPE_FREQ_BASE | 0 0.0
-        --rope-freq-scale | ROPE_FREQ_SCALE | 1 1.0
-        --yarn-orig-ctx | YARN_ORIG_CTX | 0
-        --yarn-ext-factor | YARN_EXT_FACTOR | -1 -1.0
-        --yarn-attn-factor | YARN_ATTN_FACTOR | 1 1.0 -1 -1.0
-        --yarn-beta-slow | YARN_BETA_SLOW
-        --yarn-beta-fast | YARN_BETA_FAST
         --sleep-idle-seconds | | -1
         -ser --smart-expert-reduction
         --sql-save-file

@@ -182,8 +182,10 @@ class ResponsesRequest(CompletionFields, kw_only=True):
 
 
 class InputExtra(msgspec.Struct):
-    text: str
-    filename: str = "tmp"
+    """`daemon.infill` checks `text`."""
+
+    text: Any = None
+    filename: str | None = None
 
 
 class InfillRequest(CompletionRequest, kw_only=True):
@@ -196,6 +198,33 @@ class InfillRequest(CompletionRequest, kw_only=True):
 
 class PropsRequest(msgspec.Struct, kw_only=True):
     system_prompt: Any = None
+
+
+class ControlRequest(msgspec.Struct, kw_only=True):
+    id: str | None = None
+    action: str | None = None
+
+
+class EmbeddingsRequest(msgspec.Struct, kw_only=True):
+    """``POST /embedding``, ``/embeddings`` and ``/v1/embeddings``; the texts in any shape of prompts."""
+
+    input: Any = None
+    content: Any = None
+    model: str | None = None
+    encoding_format: str | None = None
+    embd_normalize: Annotated[int, Meta(ge=-1, le=INT_MAX)] | None = None
+    dimensions: Any = None
+
+
+class RerankRequest(msgspec.Struct, kw_only=True):
+    """``POST /rerank``: Jina's `documents` or TEI's `texts`."""
+
+    query: Any = None
+    documents: Any = None
+    texts: Any = None
+    model: str | None = None
+    top_n: NonNegative | None = None
+    return_text: bool | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

@@ -29,6 +29,8 @@ from tools.errors import FetchError
 
 _FLUSH_SECONDS = 10.0
 _FAREWELL_SECONDS = 1.0
+_ONE_WISH_SECONDS = 1.0
+"""Signals this close together are one wish to stop: a terminal and a supervisor may both send it."""
 
 Prepare = Callable[[Config, Report], Prepared]
 MakeEngine = Callable[..., EnginePort]
@@ -135,6 +137,7 @@ class Daemon:
             defaults=prepared.defaults,
             saves=memory,
             root=memory.root,
+            readout=prepared.readout,
         )
         return _Running(prepared, engine, memory, ready)
 
@@ -176,9 +179,13 @@ class Daemon:
 
     async def _watch_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            first = trio.current_time()
             async for number in signals:
                 if self._stop.is_set():
-                    os._exit(1)
+                    if trio.current_time() - first > _ONE_WISH_SECONDS:
+                        os._exit(1)
+                    continue
+                first = trio.current_time()
                 logger().info("stopping", signal=signal.Signals(number).name)
                 self._stop.set()
 

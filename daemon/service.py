@@ -16,11 +16,15 @@ from daemon.templates import AnyTemplate
 from daemon.text import as_tokens
 from daemon.workers import Workers
 from runtime.engine.messages import Tokens
+from runtime.readout import Readout
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What exists once the model is loaded. `root` separates the prefixes of this model from all others."""
+    """What exists once the model is loaded. `root` separates the prefixes of this model from all others.
+
+    With a `readout` the model computes embeddings, and nothing else.
+    """
 
     model: ServedModel
     client: EngineClient
@@ -29,6 +33,7 @@ class Ready:
     defaults: Defaults
     saves: Saves
     root: bytes = b""
+    readout: Readout | None = None
 
 
 class Service:

@@ -9,7 +9,8 @@ from quart_trio import QuartTrio
 from daemon.build_info import BUILD
 from daemon.errors import ApiError
 from daemon.native_format import settings_json
-from daemon.replies import json_reply
+from daemon.replies import json_reply, request_body
+from daemon.requests import PropsRequest, decode
 from daemon.service import Ready, Service
 
 
@@ -29,6 +30,8 @@ def register(app: QuartTrio, service: Service) -> None:
             raise ApiError(
                 501, "This server does not support changing global properties. Start it with `--props`"
             )
+        body = decode(await request_body() or b"{}", PropsRequest)
+        await service.take_system_prompt(body.system_prompt)
         return json_reply({"success": True})
 
     @app.get("/v1/props", endpoint="v1_props")
@@ -113,7 +116,9 @@ def _props(service: Service) -> dict[str, Any]:
         "build_info": BUILD,
         "is_sleeping": False,
         "cors_proxy_enabled": False,
-        "system_prompt": "",
+        "system_prompt": service.system_prompt.prompt,
+        "user_name": service.system_prompt.anti_prompt,
+        "assistant_name": service.system_prompt.assistant_name,
     }
     if model.template_tool_use:
         shown["chat_template_tool_use"] = model.template_tool_use

@@ -48,6 +48,8 @@ class Asset:
 
 Assets = Mapping[str, Asset]
 
+_MODULES = ("/completion.js", "/sse.js")
+
 
 def load_assets(config: Config) -> Assets:
     """All files to serve, by request path. Raises UsageError when --path is no directory."""
@@ -55,7 +57,9 @@ def load_assets(config: Config) -> Assets:
         root = Path(config.static_path)
         if not root.is_dir():
             raise UsageError(f"--path: {root} is not a directory")
-        return _index(root, own=False)
+        # pages written for llama-server find its module also where they do not bring it
+        modules = {name: _asset(STATIC / name[1:], own=True) for name in _MODULES}
+        return modules | _index(root, own=False)
     return _index(STATIC, own=True) if config.ui else {}
 
 

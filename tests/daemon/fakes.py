@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, islice
 
+import numpy as np
+
 from runtime.engine import (
+    Embedded,
+    EmbedRequest,
     EngineConfig,
     EngineStatistics,
     EraseSlot,
@@ -44,6 +48,7 @@ class FakeEngine:
         self.gate = threading.Event()
         self.gate.set()
         self.requests: list[GenerateRequest] = []
+        self.embedded: list[EmbedRequest] = []
         self.cancelled: list[int] = []
         self.failure: Exception | None = None
         self.pace = 0.0
@@ -60,9 +65,25 @@ class FakeEngine:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, request: GenerateRequest) -> None:
+    def submit(self, request: GenerateRequest | EmbedRequest) -> None:
+        """Rows of embeddings are (token id, position), whatever the readout makes of them."""
+        if isinstance(request, EmbedRequest):
+            self._embed(request)
+            return
         self.requests.append(request)
         self._post(request)
+
+    def _embed(self, request: EmbedRequest) -> None:
+        n = sum(map(len, request.prompts))
+        longest = max(map(len, request.prompts))
+        self.embedded.append(request)
+        if longest > self.config.n_ctx:
+            error = ContextExceeded(longest, self.config.n_ctx)
+            self._deliver([Failed(request.request_id, error)])
+            return
+        rows = [np.stack([p, np.arange(len(p))], axis=1).astype(np.float32) for p in request.prompts]
+        vectors = tuple(request.readout(one) for one in rows)
+        self._deliver([Embedded(request.request_id, vectors, n)])
 
     def cancel(self, request_id: int) -> None:
         self.cancelled.append(request_id)

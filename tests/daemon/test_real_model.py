@@ -172,6 +172,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             next(response.iter_lines())
             emberd.process.send_signal(signal.SIGINT)
             until(lambda: any("stopping" in line for line in emberd.log))
+            time.sleep(1.1)
             assert emberd.terminate() == 1
 
 
