@@ -36,11 +36,33 @@ misses += sum(not op.from_cache for op in (module.matmul, module.embed))
 print(misses)
 """
 
+# a model from opening its file to its first logits
+MODEL = """
+import sys
+from pathlib import Path
+import numpy as np
+from numba.core import event
+from runtime.evaluate import LinearSequence
+from runtime.kernels.tape import Native
+from runtime.model import ModelOptions, load_model
 
-def run(folder: Path) -> tuple[int, set[Path]]:
+with event.install_recorder("numba:compile") as recorder:
+    options = ModelOptions(n_ctx=256, repack=sys.argv[1] == "1")
+    loaded = load_model(Path("tests/data/archs/llama.gguf"), options)
+    n_loaded = len(recorder.buffer)
+    list(LinearSequence(loaded.runner, 256).evaluate(np.arange(9, dtype=np.int32), (8, 1), "last"))
+plan = loaded.runner._plan
+ops = {*plan.ops, *(p for params in plan.tape for p in params if isinstance(p, Native))}
+assert all(op.compiled for op in ops) and len(ops) > 8
+assert len(recorder.buffer) == n_loaded, "the first step compiled something"
+print(n_loaded + sum(not op.from_cache for op in ops))
+"""
+
+
+def run(folder: Path, program: str = PROGRAM, *args: str) -> tuple[int, set[Path]]:
     """Cache misses of a process that keeps its kernels in `folder`, and the files there afterwards."""
     env = {**os.environ, "EMBERD_KERNEL_CACHE": str(folder)}
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", program, *args]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout), set(folder.rglob("*.nbc"))
@@ -51,6 +73,16 @@ def test_a_second_process_finds_every_kernel_in_the_cache(tmp_path: Path) -> Non
     misses, files = run(tmp_path)
     assert misses > 0 and files
     assert run(tmp_path) == (0, files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repack", ["1", "0"])
+def test_a_model_is_compiled_before_its_first_step_and_only_by_the_first_process(
+    repack: str, tmp_path: Path
+) -> None:
+    misses, files = run(tmp_path, MODEL, repack)
+    assert misses > 0 and files
+    assert run(tmp_path, MODEL, repack) == (0, files)
 
 
 @pytest.fixture
