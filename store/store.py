@@ -28,10 +28,11 @@ from store.parts import MAX_PART_BYTES
 from store.pins import Pins
 from store.reader import Reader
 from store.records import unseal
+from store.recovery import CORRUPT
 from store.room import Room
 from store.statistics import Counters, State, StoreStatistics
 from store.update import Segment, Update, read_ledger
-from store.writer import CORRUPT, Writer
+from store.writer import Writer
 
 SAVE_TIMEOUT_S = 60.0
 MAX_WORDS_BYTES = 1 << 16

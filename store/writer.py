@@ -12,15 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import lmdb
-
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
 from store.insertion import Job, Outcome, Progress, WriteResult, evict, put_next
 from store.ownership import Ownership
 from store.pins import Pins
-from store.repair import rebuild
+from store.recovery import Recovery
 from store.room import VICTIMS_PER_COMMIT, Room
 from store.statistics import Counters
 from store.update import Update, has_block, run_update
@@ -31,18 +29,7 @@ BATCH_S = 0.2
 IDLE_S = 5.0
 TOUCH_S = 30.0
 SLOW_S = 10.0
-REPAIR_S = 600.0
-MAX_REPAIRS = 2
-TRIES_BEFORE_LETTING_GO = 3
 _MAX_TOUCHES = 100_000
-# A transaction is bad after an error in it; when that is the first one seen, LMDB met a page it cannot use.
-CORRUPT = (
-    lmdb.CorruptedError,
-    lmdb.PageNotFoundError,
-    lmdb.InvalidError,
-    lmdb.IncompatibleError,
-    lmdb.BadTxnError,
-)
 T = TypeVar("T")
 log = logging.getLogger("store")
 
@@ -68,8 +55,7 @@ class Writer:
         self._saving = Pins()
         self._distrusted = distrusted
         self._counters = counters
-        self._breaker = breaker
-        self._ownership = ownership
+        self._recovery = Recovery(environment, ownership, breaker, counters, self._drop_all)
         self._condition = threading.Condition()
         self._queue = WriteQueue(queue_bytes)
         self._touches: dict[bytes, tuple[int, int]] = {}
@@ -78,7 +64,6 @@ class Writer:
         self._stop_at: float | None = None
         self._broken = ""
         self._is_busy = False
-        self._repaired_at: list[float] = []
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         environment.bind_writer(self._thread)
         self._thread.start()
@@ -94,7 +79,7 @@ class Writer:
     @property
     def trouble(self) -> str:
         """Why nothing is written at present, empty when all is well."""
-        return self._broken or self._breaker.reason
+        return self._broken or self._recovery.reason
 
     @property
     def complaint(self) -> str:
@@ -202,11 +187,11 @@ class Writer:
         work = self._next()
         try:
             if isinstance(work, Order):
-                self._guarded(lambda: self._run_order(work), work)
+                self._take_order(work)
             elif work:
-                self._guarded(lambda: self._run_jobs(work), None)
+                self._recovery.run(partial(self._run_jobs, work))
             elif self._stop_at is not None:
-                self._guarded(self._finish, None)
+                self._recovery.run(self._finish)
                 return False
             else:
                 self._idle()
@@ -226,29 +211,17 @@ class Writer:
             self._is_busy = work is not None
             return work
 
-    def _guarded(self, step: Callable[[], None], order: Order | None) -> None:
-        """Run a step; what goes wrong with the disk or the file ends here, never in a request."""
+    def _take_order(self, order: Order) -> None:
         try:
-            step()
-            return
-        except Damaged as error:
-            failure: Exception = WriteRefused(f"the store had to be repaired, try again: {error}")
-            self._repair(str(error))
-        except CORRUPT as error:
-            failure = WriteRefused(f"the store had to be set aside: {error}")
-            self._replace_file(str(error))
-        except (lmdb.Error, OSError, StoreError) as error:
-            failure = WriteRefused(f"the store cannot be written: {error}")
-            self._open_breaker(str(error))
+            failure = self._recovery.run(partial(self._run_order, order))
         except BaseException as error:
-            if order is not None:
-                order.fail(WriteRefused(f"the store failed: {error!r}"))
+            order.fail(WriteRefused(f"the store failed: {error!r}"))
             raise
-        if order is not None:
+        if failure is not None:
             order.fail(failure)
 
     def _run_order(self, order: Order) -> None:
-        self._check_file()
+        self._recovery.check_file()
         try:
             order.result = run_update(self._env, order.call)
         except Damaged:
@@ -263,7 +236,7 @@ class Writer:
     def _run_jobs(self, waiting: list[Job]) -> None:
         """One batch: room is made, blocks are put until 16 MiB or 200 ms, then callers hear of it."""
         started = time.monotonic()
-        self._check_file()
+        self._recovery.check_file()
         jobs = self._with_room(waiting)
         progress = [replace(job.progress) for job in jobs]
         touches = self._take_touches()
@@ -277,10 +250,6 @@ class Writer:
             if job.is_complete(reached):
                 self._finish_job(job, job.result())
         self._breathe(n_bytes, elapsed)
-
-    def _check_file(self) -> None:
-        if not self._ownership.is_in_place():
-            raise OSError("its data file was removed or replaced")
 
     def _with_room(self, jobs: list[Job]) -> list[Job]:
         """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
@@ -350,32 +319,17 @@ class Writer:
 
     def _idle(self) -> None:
         """Between the requests: see whether a broken disk works again, write down what was used."""
-        now = time.monotonic()
-        if not self._breaker.is_open:
-            self._guarded(self._look_around, None)
-        if self._breaker.is_open:
-            if now >= self._breaker.retry_at:
-                self._guarded(self._try_again, None)
-        elif self._touches and now - self._touched_at > TOUCH_S:
-            self._guarded(self._write_touches, None)
+        if not self._recovery.reason:
+            self._recovery.run(self._look_around)
+        self._recovery.try_again()
+        if self._touches and time.monotonic() - self._touched_at > TOUCH_S and not self._recovery.reason:
+            self._recovery.run(self._write_touches)
 
     def _look_around(self) -> None:
-        self._check_file()
+        self._recovery.check_file()
         self._room.look_at_disk()
         if self._env.oldest_reader_s() > SLOW_S:
             log.warning("a read of the store lasts %.0f s already", self._env.oldest_reader_s())
-
-    def _try_again(self) -> None:
-        try:
-            repairs = self._ownership.recover(self._env)
-        except (StoreError, OSError):
-            if self._breaker.failures >= TRIES_BEFORE_LETTING_GO:
-                self._ownership.let_go(self._env)
-            raise
-        self._counters.add(rebuilt=repairs)
-        run_update(self._env, lambda update: None)
-        self._breaker.succeed()
-        log.warning("the store can be written again")
 
     def _write_touches(self) -> None:
         touches = self._take_touches()
@@ -387,42 +341,9 @@ class Writer:
         run_update(self._env, body)
 
     def _finish(self) -> None:
-        if not self._breaker.is_open:
+        if not self._recovery.reason:
             self._write_touches()
             self._env.sync()
-
-    def _repair(self, why: str) -> None:
-        now = time.monotonic()
-        self._repaired_at = [at for at in self._repaired_at if at > now - REPAIR_S]
-        if len(self._repaired_at) >= MAX_REPAIRS:
-            self._replace_file(f"repairing did not help: {why}")
-            return
-        self._repaired_at.append(now)
-        log.error("the store is inconsistent (%s): rebuilding its tables", why)
-        try:
-            lost = self._env.write(lambda txn: rebuild(self._env, txn))
-        except CORRUPT as error:
-            self._replace_file(str(error))
-            return
-        except (Damaged, lmdb.Error, OSError) as error:
-            self._open_breaker(f"repair failed: {error}")
-            return
-        self._counters.add(rebuilt=1)
-        log.warning("the store was rebuilt; %d blocks were lost", lost)
-
-    def _replace_file(self, why: str) -> None:
-        try:
-            self._ownership.replace(self._env, why)
-        except (StoreError, lmdb.Error, OSError) as error:
-            self._open_breaker(f"{why}; starting anew failed: {error}")
-            return
-        self._repaired_at = []
-        self._counters.add(rebuilt=1)
-
-    def _open_breaker(self, why: str) -> None:
-        self._breaker.fail(time.monotonic(), why)
-        log.error("the store cannot be written, requests go on without it: %s", why)
-        self._drop_all(why)
 
     def _drop_all(self, reason: str) -> None:
         with self._condition:

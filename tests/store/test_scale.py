@@ -57,17 +57,25 @@ def test_a_thousand_prompts_that_part_in_one_block_do_not_slow_look_ups(
 
 
 @pytest.mark.slow
-def test_twenty_conversations_of_64k_tokens_cost_no_memory(tmp_path: Path) -> None:
+def test_twenty_conversations_of_64k_tokens_among_a_thousand_prefixes(tmp_path: Path) -> None:
+    """Taking turns, they are found within 10 ms, and nothing grows in memory."""
+
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     with kv.open_store(tmp_path) as store:
         root = store.register(kv.FINGERPRINT)
+        for seed in range(1000, 2000):
+            write_tiny(store, root, kv.tokens((1, 100), (seed, 500)))
         prompts = [kv.tokens((seed, 65_536)) for seed in range(20)]
         for prompt in prompts:
             write_tiny(store, root, prompt)
         before = resident()
+        seconds = []
         for _ in range(10):
             for prompt in prompts:
+                started = time.perf_counter()
                 assert store.lookup(root, prompt).n_tokens == 65_536
+                seconds.append(time.perf_counter() - started)
+        assert sorted(seconds)[len(seconds) // 2] < 0.01
         assert resident() - before < 32 << 20
