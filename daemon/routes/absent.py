@@ -1,7 +1,9 @@
 """Routes of llama-server and ik_llama.cpp that emberd has no use for: each answers with the reason."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import msgspec
 from quart import Response
 from quart_trio import QuartTrio
 
@@ -28,7 +30,6 @@ _NOT_SUPPORTED: tuple[tuple[str, str, str], ...] = (
     ("DELETE", "/v1/stream", _STREAMS),
     ("POST", "/v1/streams/lookup", _STREAMS),
     ("POST", "/predict", "Vertex AI's request format is not supported"),
-    ("POST", "/lora-adapters", _ADAPTERS),
     ("POST", "/control-vectors/load", _ADAPTERS),
     ("POST", "/control-vectors/unload", _ADAPTERS),
     ("POST", "/control-vectors/apply", _ADAPTERS),
@@ -45,6 +46,16 @@ def register(app: QuartTrio, service: Service) -> None:
         app.add_url_rule(path, f"disabled {method} {path}", _disabled, methods=[method])
     for path in _EMPTY:
         app.add_url_rule(path, f"empty {path}", _nothing, methods=["GET"])
+
+    @app.post("/lora-adapters")
+    async def scale_adapters() -> Response:
+        try:
+            scales = msgspec.json.decode(await request_body(), type=list[Any])
+        except (msgspec.DecodeError, RecursionError):
+            raise invalid("Request body must be an array") from None
+        if scales:
+            raise ApiError(501, _ADAPTERS)
+        return json_reply({"success": True})
 
     @app.post("/v1/chat/completions/control")
     async def control() -> Response:

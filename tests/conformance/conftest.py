@@ -1,7 +1,7 @@
 """The server that is asked: any one at EMBERD_CONFORMANCE_URL, else an emberd of our own with SmolLM2.
 
 EMBERD_CONFORMANCE_KEY is its API key, if it wants one. The server needs a chat model, two slots of
-512 to 4096 tokens, and ``--metrics --props``.
+512 to 4096 tokens, and ``--metrics --props --slot-save-path``.
 """
 
 import os
@@ -31,5 +31,7 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def client(base_url: str) -> Iterator[httpx.Client]:
     key = os.environ.get("EMBERD_CONFORMANCE_KEY", "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=base_url, headers=headers, timeout=120) as client:
+    # llama.cpp closes a connection after a number of requests, which no client can know
+    limits = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(base_url=base_url, headers=headers, timeout=120, limits=limits) as client:
         yield client

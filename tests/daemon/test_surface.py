@@ -45,7 +45,6 @@ def test_the_version_is_the_one_ik_llama_cpps_page_asks_for(daemon: RunningDaemo
         ("DELETE", "/v1/stream", 501),
         ("POST", "/v1/streams/lookup", 501),
         ("POST", "/predict", 501),
-        ("POST", "/lora-adapters", 501),
         ("POST", "/control-vectors/load", 501),
         ("POST", "/control-vectors/unload", 501),
         ("POST", "/control-vectors/apply", 501),
@@ -66,6 +65,9 @@ def test_what_is_out_of_scope_says_why(daemon: RunningDaemon, method: str, path:
 def test_there_are_no_adapters(daemon: RunningDaemon) -> None:
     assert daemon.client.get("/lora-adapters").json() == []
     assert daemon.client.get("/control-vectors").json() == []
+    assert daemon.post("/lora-adapters", []).json() == {"success": True}
+    assert "must be an array" in daemon.error("/lora-adapters", {}, 400)
+    assert "adapters" in daemon.error("/lora-adapters", [{"id": 0, "scale": 1.0}], 501)
 
 
 def test_reasoning_cannot_be_ended_from_outside(daemon: RunningDaemon) -> None:
