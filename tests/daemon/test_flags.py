@@ -43,6 +43,8 @@ def test_each_flag_is_accepted_with_its_values_and_takes_nothing_more(flag: Flag
         values = ["q8_0"]
     elif flag.field in ("store", "log_colors", "reasoning"):
         values = ["off"]
+    elif flag.field in ("rope_scaling", "pooling"):
+        values = ["none"]
     elif flag.field == "log_format":
         values = ["json"]
     elif flag.field == "chat_template_kwargs":
