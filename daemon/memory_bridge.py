@@ -97,6 +97,7 @@ class MemoryBridge:
         self._root: bytes | None = None
         self._waiting: deque[PrefixSnapshot] = deque()
         self._trouble = ""
+        self._identified = trio.Event()
 
     @property
     def port(self) -> MemoryPort:
@@ -134,6 +135,7 @@ class MemoryBridge:
     async def run(self) -> None:
         """Identify the model, then keep writing at a pace that decoding does not notice, until cancelled."""
         await trio.to_thread.run_sync(self.identify, abandon_on_cancel=True)
+        self._identified.set()
         while True:
             busy = self._client.statistics().requests_processing > 0
             self._store.set_pace(_PACE_MIB_S if busy else None)
@@ -216,6 +218,8 @@ class MemoryBridge:
             await trio.to_thread.run_sync((self._files / old).replace, self._files / new)
 
     async def forget(self, text: bytes, render: Render) -> Forgotten:
+        # until then offers wait here, and would be written after what forgets them
+        await self._identified.wait()
         n_blocks_ram = await forget_in_ram(self._client, ROOT, text, render)
         root = self._require_root()
         forget = partial(self._store.administration.forget_text, text, render, root=root, saves=False)
