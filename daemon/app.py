@@ -144,6 +144,7 @@ class _Exchanges:
     Two things keep connections usable for the next request. An answer that does not depend on the body waits
     for the body, because hypercorn closes a connection whose request is still arriving. And the last write is
     shielded: it makes hypercorn report a disconnect, upon which quart cancels the very task that is writing.
+    Not so over HTTP/2 (a client may upgrade to it), where a write may wait for the peer's window for ever.
     """
 
     def __init__(self, app: QuartTrio, prefix: str) -> None:
@@ -166,13 +167,15 @@ class _Exchanges:
                 received.set()
             return event
 
+        http1 = scope["http_version"].startswith("1")
+
         async def noting_send(event: ASGISendEvent) -> None:
             if event["type"] == "http.response.start":
                 exchange.status = event["status"]
                 with trio.move_on_after(_LATE_BODY_SECONDS):
                     await received.wait()
             is_last = event["type"] == "http.response.body" and not event["more_body"]
-            with trio.CancelScope(shield=is_last):
+            with trio.CancelScope(shield=is_last and http1):
                 await send(event)
 
         path = scope["path"]
