@@ -52,7 +52,10 @@ def _text_of(body: ForgetRequest, service: Service) -> bytes:
         tokens = encode_chat(_conversation(body, service), model.tokenizer, model.bos_text, model.eos_text)
     if model.tokenizer.add_eos and len(tokens) and tokens[-1] == model.tokenizer.eos_id:
         tokens = tokens[:-1]
-    return _renderer(model.tokenizer)(whole_prompt(service, tokens))
+    text = _renderer(model.tokenizer)(whole_prompt(service, tokens))
+    if not text:
+        raise invalid("This has no text, and everything begins with it")
+    return text
 
 
 def _conversation(body: ForgetRequest, service: Service) -> str:

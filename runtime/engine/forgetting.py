@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from runtime.engine.commands import ForgetText
 from runtime.engine.messages import GenerateRequest, Tokens
 from runtime.engine.slot import Slot
-from runtime.memory.prefix import PrefixIndex, Render
-
-_CHUNK = 256
+from runtime.memory.prefix import PrefixIndex, read_along
 
 
 def in_use(slots: Iterable[Slot], waiting: Iterable[GenerateRequest], command: ForgetText) -> bool:
@@ -18,27 +16,17 @@ def in_use(slots: Iterable[Slot], waiting: Iterable[GenerateRequest], command: F
             prompts.append(slot.install.tokens)
         elif slot.task is not None and not slot.idle:
             prompts.append(slot.task.request.prompt)
-    return any(_begins_with(prompt, command.text, command.render) for prompt in prompts)
+    return any(_begins_with(prompt, command) for prompt in prompts)
 
 
 def forget(slots: Iterable[Slot], index: PrefixIndex, command: ForgetText) -> int:
     """Empty the idle slots that remember the text, take it out of the index; the number of blocks."""
     for slot in slots:
         sequence = slot.sequence
-        remembers = sequence.root == command.root and _begins_with(
-            sequence.tokens, command.text, command.render
-        )
-        if slot.idle and remembers:
+        if slot.idle and sequence.root == command.root and _begins_with(sequence.tokens, command):
             sequence.clear()
     return index.forget_text(command.root, command.text, command.render)
 
 
-def _begins_with(tokens: Tokens, text: bytes, render: Render) -> bool:
-    read = b""
-    for start in range(0, len(tokens), _CHUNK):
-        read += render(tokens[start : start + _CHUNK])
-        if len(read) >= len(text):
-            return read.startswith(text)
-        if not text.startswith(read):
-            return False
-    return False
+def _begins_with(tokens: Tokens, command: ForgetText) -> bool:
+    return read_along(tokens, command.text, command.render) == len(command.text)

@@ -27,6 +27,7 @@ _BLOCK_BYTES = BLOCK * _TOKEN_BYTES
 # Evictions and empty roots are remembered only to say why a prefix is not there; forgetting them is harmless.
 _REMEMBERED_EVICTIONS = 4096
 _REMEMBERED_ROOTS = 64
+_READ_TOKENS = 16
 
 
 class Node:
@@ -179,16 +180,16 @@ class PrefixIndex:
         """
         doomed: list[Node] = []
         path: list[Node] = []
-        ahead = [(self._roots[root], b"")] if root in self._roots else []
+        ahead = [(self._roots[root], text)] if root in self._roots else []
         while ahead:
-            home, before = ahead.pop()
+            home, rest = ahead.pop()
             for node in home.children:
-                read = before + render(np.frombuffer(node.key, np.int32))
-                if read.startswith(text):
+                n_read = read_along(np.frombuffer(node.key, np.int32), rest, render)
+                if n_read == len(rest):
                     doomed.append(node)
-                elif text.startswith(read):
+                elif n_read is not None:
                     path.append(node)
-                    ahead.append((node, read))
+                    ahead.append((node, rest[n_read:]))
         if not doomed:
             return 0
         for node in doomed:
@@ -232,6 +233,23 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     different = a[:n] != b[:n]
     first = int(different.argmax()) if n else 0
     return first if n and different[first] else n
+
+
+def read_along(tokens: Tokens, text: bytes, render: Render) -> int | None:
+    """How many bytes of `text` the tokens stand for, at most all; None when they say something else.
+
+    Stops where that is known: most prompts differ within their first words.
+    """
+    n_read = 0
+    for start in range(0, len(tokens), _READ_TOKENS):
+        read = render(tokens[start : start + _READ_TOKENS])
+        rest = text[n_read : n_read + len(read)]
+        if not read.startswith(rest):
+            return None
+        n_read += len(rest)
+        if n_read == len(text):
+            break
+    return n_read
 
 
 def _closest(home: Node, wanted: bytes) -> tuple[Node | None, int]:
