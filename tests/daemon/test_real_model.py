@@ -164,15 +164,19 @@ def test_health_answers_while_a_long_prompt_is_read(emberd: EmberdProcess) -> No
     assert sorted(waits)[int(0.99 * len(waits))] < 0.1
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_a_second_later_ends_it_at_once(tmp_path: Path) -> None:
     flags = ("-np", "1", "-c", "4096", "--store-path", str(tmp_path), "--drain-timeout", "60")
     with EmberdProcess(smollm2_path(), *flags) as emberd:
         body = {"prompt": "Count: 1, 2, 3", "ignore_eos": True, "stream": True}
         with emberd.client.stream("POST", "/completion", json=body) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()
+            next(lines)
             emberd.process.send_signal(signal.SIGINT)
             until(lambda: any("stopping" in line for line in emberd.log))
+            # close to the first one it is the same wish
+            emberd.process.send_signal(signal.SIGTERM)
             time.sleep(1.1)
+            assert emberd.process.poll() is None and next(lines) is not None
             assert emberd.terminate() == 1
 
 
