@@ -19,6 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", type=Path, required=True, help="GGUF file")
     parser.add_argument("-f", "--file", type=Path, required=True, help="text to predict, read as UTF-8")
     parser.add_argument("-c", "--ctx-size", type=int, default=512, help="tokens of a chunk")
+    parser.add_argument(
+        "--override-kv",
+        action="append",
+        default=[],
+        metavar="KEY=TYPE:VALUE",
+        help="replace a metadata value",
+    )
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
@@ -59,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     options = ModelOptions(
         n_ctx=args.ctx_size, n_ubatch=half, n_threads=args.threads, max_runs=1, max_outputs=half,
         key_type=args.cache_type_k, value_type=args.cache_type_v,
-        rotate_k=args.k_cache_hadamard, rotate_v=args.v_cache_hadamard,
+        rotate_k=args.k_cache_hadamard, rotate_v=args.v_cache_hadamard, overrides=args.override_kv,
     )  # fmt: skip
     model = load_model(args.model, options)
     try:
