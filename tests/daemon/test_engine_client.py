@@ -11,6 +11,7 @@ import trio.testing
 from daemon.engine_client import EngineClient
 from daemon.errors import SHUTTING_DOWN, ApiError
 from runtime.engine import (
+    EmbedRequest,
     EngineStatistics,
     EraseSlot,
     Event,
@@ -34,7 +35,7 @@ class RecordingEngine:
         self.cancelled: list[int] = []
         self.posted: list[Any] = []
 
-    def submit(self, request: GenerateRequest) -> None:
+    def submit(self, request: GenerateRequest | EmbedRequest) -> None:
         self.submitted.append(request.request_id)
 
     def cancel(self, request_id: int) -> None:
