@@ -13,13 +13,15 @@ settings.register_profile("ci", settings.get_profile("emberd"), derandomize=True
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "emberd")
 
 
+_ROOT_LEVEL = logging.getLogger().level
+
+
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """A daemon that runs in the test's own process sets up the log of the whole process."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    """A daemon that runs in a test's own process sets up the log of the whole process: undo that."""
     yield
-    root.setLevel(level)
+    root = logging.getLogger()
+    root.setLevel(_ROOT_LEVEL)
     for handler in list(root.handlers):
-        if handler not in handlers and not type(handler).__module__.startswith("_pytest"):
+        if not type(handler).__module__.startswith("_pytest"):
             root.removeHandler(handler)

@@ -6,6 +6,7 @@ import threading
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.daemon.harness import until
 from tests.webui.stub import LOADING, MODEL, Answer, StubDaemon, answer
 
 
@@ -147,6 +148,7 @@ def test_a_deleted_conversation_is_gone_after_a_reload(page: Page, daemon: StubD
     page.get_by_role("button", name="Delete: secret").click()
     expect(conversations(page)).to_have_count(0)
     assert daemon.disconnected.wait(10)
+    until(lambda: bool(daemon.forgotten))
     assert daemon.forgotten == [[{"role": "user", "content": "secret"}]]
     page.reload()
     expect(page.get_by_role("heading", name="What shall we talk about?")).to_be_visible()
