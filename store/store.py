@@ -243,11 +243,15 @@ class Store:
         elements = chain.encode_tokens(tokens)
         fingerprint = self._known(root)
 
-        def body(update: Update) -> ManifestInfo:
+        def body(update: Update) -> tuple[ManifestInfo, list[bytes]]:
             update.put_fingerprint(fingerprint)
-            return manifests.save(update, self.environment, name, fingerprint.id, root, elements, note, model)
+            info = manifests.save(update, self.environment, name, fingerprint.id, root, elements, note, model)
+            record = update.manifest(name)
+            return info, record.ids if record else []
 
-        return self.writer.order(body, SAVE_TIMEOUT_S, sync=True)
+        info, ids = self.writer.order(body, SAVE_TIMEOUT_S, sync=True)
+        self.writer.end_hold(ids[-1:])
+        return info
 
     def manifest(self, name: str, expected: Fingerprint | None = None) -> Manifest:
         """The save of this name with its tokens.

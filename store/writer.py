@@ -7,7 +7,7 @@ first, and nobody waits. Saves and other orders are waited for by the thread tha
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -121,6 +121,11 @@ class Writer:
             raise order.error
         result: T = order.result
         return result
+
+    def end_hold(self, blocks: Sequence[bytes]) -> None:
+        """What was written for a save has its name now."""
+        for block in blocks:
+            self._saving.release(block)
 
     def prune(self, down_to: int, timeout: float) -> int:
         """Evict until `down_to` live bytes remain, some blocks per transaction; return how many went."""

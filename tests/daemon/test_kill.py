@@ -75,6 +75,7 @@ class Traffic:
         self.deleted: set[str] = set()
         self.doomed: set[str] = set()
         self.n_answers = 0
+        self.n_refused = 0
         self.failures: list[BaseException] = []
         self._url, self._control = url, control
         self._names = (f"{seed}-{n}" for n in itertools.count())
@@ -112,8 +113,11 @@ class Traffic:
         self._control.check(ids, complete(self._url, ids, id_slot=SAVER_SLOT))
         name = next(self._names)
         slot = f"{self._url}/slots/{SAVER_SLOT}?action=save"
-        saved = httpx.post(slot, json={"filename": name}, timeout=60).raise_for_status().json()
-        self.saves[name] = Save(ids, saved["n_saved"])
+        answer = httpx.post(slot, json={"filename": name}, timeout=60)
+        if answer.status_code == 501 and "budget" in answer.text:
+            self.n_refused += 1
+            return
+        self.saves[name] = Save(ids, answer.raise_for_status().json()["n_saved"])
         if len(self.saves) > KEPT_SAVES:
             oldest = next(iter(self.saves))
             self.doomed.add(oldest)
@@ -149,7 +153,7 @@ def test_killed_in_the_middle_of_everything(tmp_path: Path, control: Control) ->
     flags = ["--store-path", str(tmp_path), "--store-budget", "6M", "-np", str(N_SLOTS), "-c", "8192"]
     saves: dict[str, Save] = {}
     traffic: Traffic | None = None
-    n_answers = n_acknowledged = n_evicted = 0
+    n_answers = n_acknowledged = n_refused = n_evicted = 0
     for n in range(N_KILLS):
         with EmberdProcess(LLAMA, *flags) as daemon:
             if traffic is not None:
@@ -163,10 +167,12 @@ def test_killed_in_the_middle_of_everything(tmp_path: Path, control: Control) ->
             traffic.join()
         n_answers += traffic.n_answers
         n_acknowledged += len(saves)
+        n_refused += traffic.n_refused
     assert traffic is not None
     with EmberdProcess(LLAMA, *flags) as daemon:
         check_saves(daemon.url, control, traffic)
         daemon.process.kill()
     with Store.open(tmp_path) as store:
         assert store.administration.verify(deep=True).problems == ()
+    assert n_refused <= n_acknowledged / 10, "saves are refused for lack of room"
     assert n_answers > N_KILLS and n_acknowledged and n_evicted, "the traffic tests nothing"
