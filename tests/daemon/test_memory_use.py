@@ -8,6 +8,7 @@ import pytest
 
 from runtime.gguf import open_model
 from runtime.kernels.pack import packed_bytes
+from tests.daemon.harness import until
 from tests.daemon.process import EmberdProcess
 from tests.models import smollm2_path
 
@@ -73,8 +74,9 @@ def test_weights_lie_in_huge_pages_where_the_system_has_them(emberd: EmberdProce
 
 
 def test_the_file_that_weights_were_packed_from_is_let_go(emberd: EmberdProcess) -> None:
+    """All but the embedding, whose rows are looked up in the file: just under a third of it."""
     model = smollm2_path().resolve()
-    assert mapped(emberd, "Rss")[str(model)] < 0.2 * model.stat().st_size
+    until(lambda: mapped(emberd, "Rss")[str(model)] < 0.5 * model.stat().st_size)
 
 
 def test_memory_does_not_grow_over_ten_thousand_tokens(emberd: EmberdProcess) -> None:
