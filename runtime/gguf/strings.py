@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 _PREFIX = 8
-_WINDOW = 1 << 20
-_LOOP_STEP = 1 << 15
+_WINDOW = 1 << 15  # bytes; a few times that are in use at once, however large the file says its arrays are
+_LOOP_STEP = 1 << 9
 _LENGTH = struct.Struct("<Q")
 
 
