@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from runtime.kernels import codebooks
 from runtime.kernels.emit import I8, I32, const, load_ir, splat_ir
 from runtime.kernels.simd import (
     LANES,
@@ -40,7 +41,7 @@ from runtime.kernels.simd import (
 B = 32
 HALF = B // 2
 #: Code book of IQ4_NL
-N16 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+N16 = np.array(codebooks.N16, np.float32)
 
 
 def _nibbles(shift):
