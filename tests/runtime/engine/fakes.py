@@ -171,6 +171,9 @@ class Inbox:
     def events(self) -> list[Event]:
         return [event for batch in list(self.batches) for event in batch]
 
+    def has(self, request_id: int, kind: type[Event]) -> bool:
+        return any(e.request_id == request_id and isinstance(e, kind) for e in self.events)
+
     def wait(self, request_id: int, *kinds: type[E], timeout: float = 20.0) -> E:
         """The first event of one of `kinds` for the request."""
 
