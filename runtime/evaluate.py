@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from runtime.memory.layout import BLOCK
 from runtime.memory.pool import BlockPool
+from runtime.memory.tail import TailAddresses
 from runtime.runner import Run, Runner
 
 
@@ -21,15 +22,21 @@ class LinearSequence:
         addresses = [self._pool.addresses(self._pool.allocate()) for _ in range(n_blocks)]
         self.tables = tuple(np.array(column, np.int64) for column in zip(*addresses, strict=True))
         self.n_tokens = 0
+        tail = runner.layout.tail
+        self._states = [np.zeros(tail.state_bytes if tail else 0, np.uint8) for _ in range(2)]
+        self._rings = np.zeros(tail.ring_offsets[-1] if tail else 0, np.uint8)
 
     def truncate(self, n_tokens: int) -> None:
-        """Forget what follows the first `n_tokens`."""
+        """Forget what follows the first `n_tokens`. Not for a model with a tail."""
         self.n_tokens = min(self.n_tokens, n_tokens)
 
     def run(self, tokens: npt.NDArray[np.int32], logits: str = "last") -> Run:
         """The run that appends `tokens`; counts them as appended."""
-        run = Run(tokens, self.n_tokens, self.tables, logits)
+        before, after = self._states
+        tail = TailAddresses(before.ctypes.data, after.ctypes.data, self._rings.ctypes.data)
+        run = Run(tokens, self.n_tokens, self.tables, logits, tail)
         self.n_tokens += len(tokens)
+        self._states.reverse()
         return run
 
     def evaluate(

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.memory.layout import MemoryLayout
+from runtime.memory.tail import TailAddresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Run:
     `tokens` int32 [n]; their positions are ``start .. start + n``.
     `tables[g]` int64 [>= ceil((start + n) / 256)]: addresses of the blocks of cache group g, writable for the
     new positions.
+    `tail` is where the sequence's state and rings are, for a model whose layout has a tail.
     `logits` says for which rows logits are wanted: the last of them or all.
     """
 
@@ -23,6 +25,7 @@ class Run:
     start: int
     tables: tuple[npt.NDArray[np.int64], ...]
     logits: str = "last"  # "none" | "last" | "all"
+    tail: TailAddresses = TailAddresses()
 
 
 class Runner(Protocol):

@@ -29,23 +29,51 @@ class BlockViews:
 
 
 @dataclass(frozen=True, slots=True)
+class PointViews:
+    """A tail at exactly `n_tokens`: bytes of each of `TailLayout.parts(n_tokens)`, in that order.
+
+    `logits` f32 [n_vocab] are those after the last token, None where they were not kept.
+    """
+
+    n_tokens: int
+    parts: tuple[SegmentView, ...]
+    logits: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixSnapshot:
-    """A prefix lent to the store. Its blocks stay immutable until `release` is called (any thread, once)."""
+    """A prefix lent to the store. What it shows stays as it is until `release` is called (any thread, once).
+
+    `points` are within the prefix, in ascending order; none for a model without a tail.
+    """
 
     root: bytes
     tokens: Tokens
     blocks: tuple[BlockViews, ...]
     why: str
     release: Callable[[], None]
+    points: tuple[PointViews, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPoint:
+    """A point that the store has: where, and whether with logits."""
+
+    n_tokens: int
+    has_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LookupDone:
-    """Answer to `lookup`: the store can restore the first `n_tokens` of the asked tokens."""
+    """Answer to `lookup`: the store can restore the first `n_tokens` of the asked tokens.
+
+    Of a model with a tail it can do so only at one of `points`, the farthest first.
+    """
 
     ticket: int
     n_tokens: int
     reason: str
+    points: tuple[StoredPoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +93,19 @@ class MemoryPort(Protocol):
         """How much of `tokens` can be restored, when the first `have` are already in memory?"""
 
     def load(
-        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+        self,
+        ticket: int,
+        root: bytes,
+        tokens: Tokens,
+        n_tokens: int,
+        destinations: tuple[BlockViews, ...],
+        point: PointViews | None = None,
     ) -> None:
-        """Copy the blocks of ``tokens[:n_tokens]`` that `destinations` name into them and verify them."""
+        """Copy the blocks of ``tokens[:n_tokens]`` that `destinations` name into them and verify them.
+
+        `point`, at `n_tokens`, says where its parts go, and its logits where they are wanted. Without all of
+        it nothing is restored: `LoadDone` then says 0 tokens.
+        """
 
     def offer(self, snapshot: PrefixSnapshot) -> None:
         """Lend a prefix for write-behind. The port releases the snapshot when it is written or dropped."""

@@ -20,8 +20,11 @@ N_VARS = 8
 RUN_ROW = 0  # first row of the run in the step
 RUN_LENGTH = 1  # rows
 RUN_START = 2  # position of the first row
-RUN_BLOCKS = 3  # then, per cache group, the address of its int64 table of block addresses
-MAX_GROUPS = 5
+RUN_BEFORE = 3  # address of the sequence's state before the step, 0 where the model has none
+RUN_AFTER = 4  # address of the state that the step writes, all of it
+RUN_RINGS = 5  # address of its rings
+RUN_BLOCKS = 6  # then, per cache group, the address of its int64 table of block addresses
+MAX_GROUPS = 6
 RUN_WORDS = RUN_BLOCKS + MAX_GROUPS
 
 

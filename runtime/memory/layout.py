@@ -11,6 +11,8 @@ contiguous prefix and a stored segment *is* the memory's bytes, on every ISA.
 
 from dataclasses import dataclass
 
+from runtime.memory.tail import TailLayout
+
 BLOCK = 256
 TILE = 16
 TILES_PER_BLOCK = BLOCK // TILE
@@ -21,7 +23,9 @@ class GroupLayout:
     """One cache group: layers of one kind, row size and window.
 
     `layout_id` names cache types, order and sizes; equal ids mean interchangeable bytes.
-    `tile_bytes` are the bytes of 16 positions of all layers of the group.
+    `tile_bytes` are the bytes of a unit of all layers of the group. A unit is a tile of 16 positions, or what
+    `unit` says where rows stand for more positions than one: a group with a row for every 128 positions has
+    that unit. Of a unit that is filled in part, bytes that no position has decided yet are zero.
     `window` is the number of positions a query can see, 0 for all.
     """
 
@@ -29,21 +33,26 @@ class GroupLayout:
     layout_id: str
     tile_bytes: int
     window: int = 0
+    unit: int = TILE
 
     @property
     def block_bytes(self) -> int:
-        return TILES_PER_BLOCK * self.tile_bytes
+        return BLOCK // self.unit * self.tile_bytes
 
     def segment_bytes(self, n_rows: int) -> int:
         """Bytes that hold the first `n_rows` positions of a block."""
-        return -(-n_rows // TILE) * self.tile_bytes
+        return -(-n_rows // self.unit) * self.tile_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """All cache groups of a model, in the order of the plan's block tables."""
+    """All cache groups of a model, in the order of the plan's block tables, and its tail.
+
+    With a `tail` a sequence can be resumed only where a point was captured, else anywhere.
+    """
 
     groups: tuple[GroupLayout, ...]
+    tail: TailLayout | None = None
 
     @property
     def block_bytes(self) -> int:

@@ -34,6 +34,7 @@ from runtime.kernels.simd import LANES
 from runtime.kernels.tape import Native, Op
 from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
+from runtime.plan.tail import TailPlan
 from runtime.plan.values import Bias, CacheGroup, Heads, Rope, Rows, Source
 from runtime.plan.weights import Weights, padded
 
@@ -86,6 +87,7 @@ class Plan:
         self.tape: list[list[int | Native]] = []
         self.ops: list[Op] = []
         self.groups: list[CacheGroup] = []
+        self.tail = TailPlan(options.n_ubatch)
         self.n_vocab = 0
         self.result = Rows(0, 0, 0)
         self.identity: list[tuple[str, str | int | float]] = []
@@ -365,8 +367,10 @@ class Plan:
         for group in self.groups:
             for layer in group.layers:
                 layer[al.A_TILE] = group.tile_bytes
-        layout = MemoryLayout(tuple(g.layout() for g in self.groups))
+        layout = MemoryLayout(tuple(g.layout() for g in self.groups), self.tail.layout())
         self.identity += [(f"layout.{g.name}", g.layout_id) for g in layout.groups]
+        if layout.tail is not None:
+            self.identity += [(f"layout.{part.name}", part.layout_id) for part in layout.tail.layouts]
         return layout
 
     def _n_rows(self, count: int) -> int:
