@@ -40,7 +40,7 @@ from daemon.saves import (
 )
 from runtime.engine.commands import CaptureSlot, InstallPrefix, PrefixInstalled, SlotCaptured
 from runtime.engine.messages import Tokens
-from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PrefixSnapshot
+from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PointViews, PrefixSnapshot
 from runtime.errors import InvalidRequest
 from runtime.memory.layout import BLOCK
 from runtime.memory.prefix import Render
@@ -145,7 +145,13 @@ class MemoryBridge:
         self._on_reader(partial(self._look_up, ticket, tokens), lambda why: LookupDone(ticket, 0, why))
 
     def load(
-        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+        self,
+        ticket: int,
+        root: bytes,
+        tokens: Tokens,
+        n_tokens: int,
+        destinations: tuple[BlockViews, ...],
+        point: PointViews | None = None,
     ) -> None:
         self._on_reader(
             partial(self._load, ticket, tokens, n_tokens, destinations), lambda why: LoadDone(ticket, 0, why)

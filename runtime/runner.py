@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.memory.layout import MemoryLayout
-from runtime.memory.tail import TailAddresses
+from runtime.memory.tail import NO_TAIL, TailAddresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Run:
     start: int
     tables: tuple[npt.NDArray[np.int64], ...]
     logits: str = "last"  # "none" | "last" | "all"
-    tail: TailAddresses = TailAddresses()
+    tail: TailAddresses = NO_TAIL
 
 
 class Runner(Protocol):

@@ -29,6 +29,9 @@ class TailAddresses:
     rings: int = 0
 
 
+NO_TAIL = TailAddresses()
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One named run of bytes of a point. Equal `layout_id` and size mean interchangeable bytes."""

@@ -178,11 +178,7 @@ class PlanRunner:
         words = self._runs[index]
         words[job.RUN_ROW], words[job.RUN_LENGTH], words[job.RUN_START] = row, n, run.start
         tail = run.tail
-        words[job.RUN_BEFORE], words[job.RUN_AFTER], words[job.RUN_RINGS] = (
-            tail.before,
-            tail.after,
-            tail.rings,
-        )
+        words[job.RUN_BEFORE : job.RUN_RINGS + 1] = tail.before, tail.after, tail.rings
         for g, table in enumerate(run.tables):
             words[job.RUN_BLOCKS + g] = table.ctypes.data
         self._out_index[n_out : n_out + wanted] = np.arange(end - wanted, end)

@@ -11,7 +11,7 @@ from runtime.memory.tail import RingLayout, StateLayout, TailLayout, aligned
 
 @dataclass(slots=True)
 class Ring:
-    """Rows of the last positions; see `runtime.memory.tail.RingLayout`. Layers are added as the plan meets them."""
+    """Rows of the last positions, see `runtime.memory.tail.RingLayout`. Layers are added in plan order."""
 
     name: str
     period: int
@@ -21,15 +21,15 @@ class Ring:
     patches: list[tuple[npt.NDArray[np.int64], int, int, int]] = field(default_factory=list)
 
     def add(self, kind: str, n_bytes: int) -> int:
-        """The offset in each row of `n_bytes` (whole vectors) of one more layer; `kind` names their content."""
+        """The offset in each row of `n_bytes` of one more layer; `kind` names their content."""
         offset = self.row_bytes
         self.row_bytes += aligned(n_bytes)
         self.fields.append(f"{kind}{n_bytes}")
         return offset
 
     def patch(self, words: npt.NDArray[np.int64], base: int, stride: int, capacity: int) -> None:
-        """At the plan's end, write into `words`, at these indices: the ring's offset after the run's address of
-        rings, bytes from row to row, and the number of rows."""
+        """At the plan's end, write into `words` at these indices: the ring's offset after the run's address
+        of rings, bytes from row to row, and the number of rows."""
         self.patches.append((words, base, stride, capacity))
 
 
