@@ -15,7 +15,7 @@ from runtime.pooling import Pooling
 from runtime.readout import Readout, read_readout
 from runtime.tokenizers import Tokenizer, load_tokenizer
 
-NUMERICS = {"dense-attention": 1}
+NUMERICS = {"dense-attention": 1, "conv": 1}
 """Versions of the arithmetic per kernel family; raised by hand when a change alters bits that are stored."""
 
 
@@ -121,6 +121,6 @@ def load_model(
         ("architecture", file.architecture),
         *plan.identity,
         *((f"override.{i}", override) for i, override in enumerate(sorted(options.overrides))),
-        *((f"numerics.{family}", version) for family, version in NUMERICS.items()),
+        *((f"numerics.{family}", version) for family, version in NUMERICS.items() if family in plan.families),
     )
     return LoadedModel(file, tokenizer, runner, n_ctx, n_ctx_train, identity)

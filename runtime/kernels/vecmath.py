@@ -20,10 +20,11 @@ from runtime.kernels.simd import (
     vabs,
     vdiv,
     vlt,
+    vmax,
     vneg,
 )
 
-__all__ = ["log_f64", "sincos", "vdiv", "vexp", "vgelu", "vsigmoid", "vsilu", "vtanh"]
+__all__ = ["log_f64", "sincos", "vdiv", "vexp", "vgelu", "vsigmoid", "vsilu", "vsoftplus", "vtanh"]
 
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts; the first has 9 bits, so that n times it is exact (Cephes expf)
@@ -87,6 +88,27 @@ def vtanh(x):
     large = one - vdiv(two, vexp(size + size) + one)
     large = select(vlt(x, splat_f32(nb.float32(0.0))), vneg(large), large)
     return select(vlt(size, splat_f32(nb.float32(0.625))), small, large)
+
+
+@nb.njit(**inline)
+def vsoftplus(x):
+    """log(1 + exp(x)) to 3e-7 relative, as max(x, 0) + log(1 + u) with u = exp(-|x|).
+
+    ``log(1 + u) = 2 atanh(s)``, s = u / (2 + u) <= 1/3: its series up to s^17.
+    """
+    u = vexp(vneg(vabs(x)))
+    s = vdiv(u, splat_f32(nb.float32(2.0)) + u)
+    z = s * s
+    p = splat_f32(nb.float32(2 / 17))
+    p = fma(p, z, splat_f32(nb.float32(2 / 15)))
+    p = fma(p, z, splat_f32(nb.float32(2 / 13)))
+    p = fma(p, z, splat_f32(nb.float32(2 / 11)))
+    p = fma(p, z, splat_f32(nb.float32(2 / 9)))
+    p = fma(p, z, splat_f32(nb.float32(2 / 7)))
+    p = fma(p, z, splat_f32(nb.float32(2 / 5)))
+    p = fma(p, z, splat_f32(nb.float32(2 / 3)))
+    p = fma(p, z, splat_f32(nb.float32(2.0)))
+    return fma(p, s, vmax(x, splat_f32(nb.float32(0.0))))
 
 
 _GELU_LINEAR = -2 * 0.7978845608028654

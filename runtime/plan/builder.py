@@ -76,7 +76,8 @@ class PlanOptions:
 class Plan:
     """Ops of one model for one set of sizes. Model files see the methods, the executor reads the rest.
 
-    A `Native` among the parameters of an op stands for its address.
+    `families` are the kernel families, by their names in `runtime.model.NUMERICS`, whose arithmetic decides
+    the bytes of its state. A `Native` among the parameters of an op stands for its address.
     """
 
     def __init__(self, file: ModelFile, weights: Weights, arena: Arena, options: PlanOptions) -> None:
@@ -88,6 +89,7 @@ class Plan:
         self.ops: list[Op] = []
         self.groups: list[CacheGroup] = []
         self.tail = TailPlan(options.n_ubatch)
+        self.families = {"dense-attention"}
         self.n_vocab = 0
         self.result = Rows(0, 0, 0)
         self.identity: list[tuple[str, str | int | float]] = []

@@ -78,7 +78,9 @@ def _type_name(op: Op) -> str:
     return op.name.partition(".")[0].upper()
 
 
-def _touches(*ops: Op) -> Callable[[Extent], Extent]:
+def touches(*ops: Op) -> Callable[[Extent], Extent]:
+    """Registers the function for these ops."""
+
     def register(function: Extent) -> Extent:
         EXTENTS.update(dict.fromkeys(ops, function))
         return function
@@ -124,7 +126,7 @@ def _matmul(type_name: str) -> Extent:
     return spans
 
 
-@_touches(matmul_unpacked)
+@touches(matmul_unpacked)
 def _matmul_unpacked(
     s: Sizes, w: int, n_panels: int, x: int, k: int, out: int, ldo: int, residual: int, rows: int,
     op: Op, pack: object, n_rows: int, panel_bytes: int,
@@ -134,19 +136,19 @@ def _matmul_unpacked(
     yield from _product(s, fmt.act_kind, n_panels, x, k, out, ldo, residual, rows)
 
 
-@_touches(row_ops.quant)
+@touches(row_ops.quant)
 def _quant(s: Sizes, x: int, ldx: int, n: int, dst: int, kind: int, rows: int) -> Spans:
     yield s.rows("x", x, ldx, n, rows)
     yield s.tiles("dst", dst, kind, n, rows)
 
 
-@_touches(row_ops.add_rows)
+@touches(row_ops.add_rows)
 def _add_rows(s: Sizes, x: int, ldx: int, lines: int, ldl: int, n: int, scale: int, rows: int) -> Spans:
     yield s.rows("x", x, ldx, n, rows)
     yield s.rows("lines", lines, ldl, n, rows)
 
 
-@_touches(row_ops.add_gated)
+@touches(row_ops.add_gated)
 def _add_gated(
     s: Sizes,
     x: int,
@@ -166,24 +168,24 @@ def _add_gated(
     yield Span("weight", weight, _f32(k))
 
 
-@_touches(row_ops.gate_heads)
+@touches(row_ops.gate_heads)
 def _gate_heads(s: Sizes, x: int, ldx: int, heads: int, d: int, gates: int, ldg: int, rows: int) -> Spans:
     yield s.rows("x", x, ldx, heads * d, rows)
     yield s.rows("gates", gates, ldg, heads, rows)
 
 
-@_touches(row_ops.gather_out)
+@touches(row_ops.gather_out)
 def _gather_out(s: Sizes, x: int, ldx: int, n: int, out: int, ldo: int) -> Spans:
     yield s.rows("x", x, ldx, n)
     yield s.rows("out", out, ldo, n, job.OUT_ROWS)
 
 
-@_touches(row_ops.shape_logits)
+@touches(row_ops.shape_logits)
 def _shape_logits(s: Sizes, x: int, ldx: int, n: int, scale: int, cap: int, rows: int) -> Spans:
     yield s.rows("x", x, ldx, n, rows)
 
 
-@_touches(norms.norm_quant)
+@touches(norms.norm_quant)
 def _norm_quant(
     s: Sizes, x: int, ldx: int, weight: int, bias: int, n: int, eps: int, norm: int, dst: int, kind: int,
     rows: int,
@@ -192,7 +194,7 @@ def _norm_quant(
     yield s.tiles("dst", dst, kind, n, rows)
 
 
-@_touches(norms.norm_rows)
+@touches(norms.norm_rows)
 def _norm_rows(
     s: Sizes, x: int, ldx: int, weight: int, bias: int, n: int, eps: int, norm: int, out: int, ldo: int,
     rows: int,
@@ -208,7 +210,7 @@ def _norm(s: Sizes, x: int, ldx: int, weight: int, bias: int, n: int, rows: int)
         yield Span("bias", bias, _f32(n))
 
 
-@_touches(norms.norm_add)
+@touches(norms.norm_add)
 def _norm_add(
     s: Sizes, x: int, ldx: int, weight: int, n: int, eps: int, residual: int, ldr: int, rows: int
 ) -> Spans:
@@ -216,7 +218,7 @@ def _norm_add(
     yield s.rows("residual", residual, ldr, n, rows)
 
 
-@_touches(norms.head_norm)
+@touches(norms.head_norm)
 def _head_norm(
     s: Sizes, x: int, ldx: int, q_heads: int, dq: int, q_weight: int, k_heads: int, dk: int, k_weight: int,
     eps: int, rows: int,
@@ -226,7 +228,7 @@ def _head_norm(
     yield Span("k weight", k_weight, _f32(dk))
 
 
-@_touches(activations.activate_quant)
+@touches(activations.activate_quant)
 def _activate_quant(
     s: Sizes, x: int, ldx: int, up: int, n: int, activation: int, limit: int, dst: int, kind: int, rows: int
 ) -> Spans:
@@ -234,13 +236,13 @@ def _activate_quant(
     yield s.tiles("dst", dst, kind, n, rows)
 
 
-@_touches(rope_table)
+@touches(rope_table)
 def _rope_table(s: Sizes, frequencies: int, pairs: int, pairing: int, scale: int, out: int, ld: int) -> Spans:
     yield Span("frequencies", frequencies, 8 * pairs)
     yield Span("out", out, s.n_ubatch * ld)
 
 
-@_touches(positions.rotate_heads)
+@touches(positions.rotate_heads)
 def _rotate_heads(
     s: Sizes, x: int, ldx: int, heads: int, d: int, table: int, ld: int, n_rot: int, pairing: int
 ) -> Spans:
@@ -248,18 +250,18 @@ def _rotate_heads(
     yield Span("table", table, s.n_ubatch * ld)
 
 
-@_touches(positions.temper_queries)
+@touches(positions.temper_queries)
 def _temper_queries(s: Sizes, x: int, ldx: int, n: int, scale: int, length: int, offset: int) -> Spans:
     yield s.rows("x", x, ldx, n)
 
 
-@_touches(positions.add_positions)
+@touches(positions.add_positions)
 def _add_positions(s: Sizes, x: int, ldx: int, table: int, n: int) -> Spans:
     yield s.rows("x", x, ldx, n)
     yield Span("table", table, s.n_positions * 4 * n)
 
 
-@_touches(
+@touches(
     rotate_and_store, attention_combine, rotate_back, *{attention(k, v) for k in KV_TYPES for v in KV_TYPES}
 )
 def _attention(s: Sizes, descriptor: int) -> Spans:
@@ -295,7 +297,7 @@ def _routing(s: Sizes, descriptor: int) -> Spans:
 EXTENTS[routing.dispatch] = _routing
 
 
-@_touches(routing.route)
+@touches(routing.route)
 def _route(s: Sizes, logits: int, ld: int, descriptor: int, gating: int, bias: int, *_: int) -> Spans:
     yield from _routing(s, descriptor)
     n_expert = _words(descriptor, routing.T_WORDS)[routing.T_EXPERTS]
@@ -304,7 +306,7 @@ def _route(s: Sizes, logits: int, ld: int, descriptor: int, gating: int, bias: i
         yield Span("bias", bias, _f32(n_expert))
 
 
-@_touches(experts.gather_quant)
+@touches(experts.gather_quant)
 def _gather_quant(
     s: Sizes, x: int, ldx: int, n: int, dst: int, kind: int, descriptor: int, weighed: int
 ) -> Spans:
@@ -313,7 +315,7 @@ def _gather_quant(
     yield Span("dst", dst, _pairs(s, descriptor) * act_bytes(kind, n))
 
 
-@_touches(experts.matmul_experts)
+@touches(experts.matmul_experts)
 def _matmul_experts(
     s: Sizes, op: Op, w: int, expert_bytes: int, n_panels: int, panel_bytes: int, x: int, x_bytes: int,
     k: int, out: int, ldo: int, descriptor: int, *_: object,
@@ -325,14 +327,14 @@ def _matmul_experts(
     yield Span("out", out, (n_pairs - 1) * ldo + _f32(LANES * n_panels))
 
 
-@_touches(experts.bias_experts)
+@touches(experts.bias_experts)
 def _bias_experts(s: Sizes, x: int, ldx: int, bias: int, expert_bytes: int, n: int, descriptor: int) -> Spans:
     yield from _routing(s, descriptor)
     yield Span("x", x, (_pairs(s, descriptor) - 1) * ldx + _f32(n))
     yield Span("bias", bias, _words(descriptor, routing.T_WORDS)[routing.T_EXPERTS] * expert_bytes)
 
 
-@_touches(experts.activate_experts)
+@touches(experts.activate_experts)
 def _activate_experts(
     s: Sizes, x: int, ldx: int, up: int, n: int, activation: int, limit: int, dst: int, kind: int,
     descriptor: int,
@@ -343,7 +345,7 @@ def _activate_experts(
     yield Span("dst", dst, _pairs(s, descriptor) * act_bytes(kind, n))
 
 
-@_touches(experts.combine_experts)
+@touches(experts.combine_experts)
 def _combine_experts(
     s: Sizes, x: int, ldx: int, y: int, ldy: int, n: int, scale: int, weighed: int, descriptor: int
 ) -> Spans:

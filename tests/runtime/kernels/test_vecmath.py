@@ -38,6 +38,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
         (vecmath.vsilu, lambda x: x / (1 + np.exp(-x)), -80, 90, 3e-7),
         (vecmath.vtanh, np.tanh, -100, 90, 2e-7),
         (vecmath.vgelu, gelu, -3, 90, 2e-6),
+        (vecmath.vsoftplus, lambda x: np.logaddexp(0, x), -80, 90, 3e-7),
     ],
 )
 def test_relative_error_is_small(function, reference, low: float, high: float, bound: float) -> None:
@@ -52,6 +53,7 @@ def test_far_out_arguments_saturate() -> None:
     exp = apply(vecmath.vexp, x)
     assert list(exp[:4]) == [0, 0, 0, 1] and exp[4] == exp[5] == pytest.approx(math.exp(88))
     assert list(apply(vecmath.vtanh, x)[[0, 5, 6, 7]]) == [-1, 1, -1, 1]
+    assert list(apply(vecmath.vsoftplus, x)[[0, 1, 4, 5]]) == [0, 0, 200, np.inf]
     finite = np.clip(x, -1e4, 1e4)
     assert np.allclose(apply(vecmath.vgelu, finite), np.maximum(finite, 0), atol=1e-7)
 

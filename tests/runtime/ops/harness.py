@@ -51,11 +51,12 @@ class Bench:
         owners: list[int] = []
         for i, (row, n, start, tables) in enumerate(runs):
             words[i, :3] = [row, n, start]
-            words[i, 3 : 3 + len(tables)] = [t.ctypes.data for t in tables]
+            words[i, job.RUN_BLOCKS : job.RUN_BLOCKS + len(tables)] = [t.ctypes.data for t in tables]
             positions += range(start, start + n)
             owners += [i] * n
         self.rows(len(positions), positions)
         self.row_run[:] = owners
+        self.run_words = words
         self.vars[[job.RUNS, job.RUN_TABLE]] = [len(runs), words.ctypes.data]
 
     def close(self) -> None:
