@@ -7,37 +7,62 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.memory.layout import BLOCK
+from runtime.memory.points import Logits, Point, Tail
 from runtime.memory.pool import BlockPool
-from runtime.memory.tail import TailAddresses
+from runtime.memory.tail import NO_TAIL
 from runtime.runner import Run, Runner
 
 
 class LinearSequence:
-    """Memory of one sequence of at most `n_ctx` tokens, with its own blocks."""
+    """Memory of one sequence of at most `n_ctx` tokens, with its own blocks and tail."""
 
     def __init__(self, runner: Runner, n_ctx: int) -> None:
         self._runner = runner
         n_blocks = max(1, -(-n_ctx // BLOCK))
         self._pool = BlockPool(runner.layout, n_blocks)
-        addresses = [self._pool.addresses(self._pool.allocate()) for _ in range(n_blocks)]
+        self._blocks = [self._pool.allocate() for _ in range(n_blocks)]
+        addresses = [self._pool.addresses(block) for block in self._blocks]
         self.tables = tuple(np.array(column, np.int64) for column in zip(*addresses, strict=True))
         self.n_tokens = 0
-        tail = runner.layout.tail
-        self._states = [np.zeros(tail.state_bytes if tail else 0, np.uint8) for _ in range(2)]
-        self._rings = np.zeros(tail.ring_offsets[-1] if tail else 0, np.uint8)
+        self._tail = Tail(self._pool.tails) if self._pool.tails is not None else None
 
     def truncate(self, n_tokens: int) -> None:
-        """Forget what follows the first `n_tokens`. Not for a model with a tail."""
+        """Forget what follows the first `n_tokens`. Errors: ValueError where only a point leads back."""
+        if self._tail is not None and n_tokens < self.n_tokens:
+            if not self._tail.can_return(n_tokens):
+                raise ValueError(f"no way back from {self.n_tokens} tokens to {n_tokens} but by a point")
+            self._tail.return_to(n_tokens)
         self.n_tokens = min(self.n_tokens, n_tokens)
+
+    def capture(self, logits: Logits | None = None) -> Point:
+        """The tail at this very token, of a model that has one."""
+        assert self._tail is not None
+        return self._tail.capture(self.n_tokens, logits)
+
+    def load(self, point: Point, source: "LinearSequence") -> None:
+        """Become the first `point.n_tokens` tokens of `source`, which may be this sequence itself.
+
+        Its rows are copied; the point is one of these tokens.
+        """
+        for mine, theirs in zip(self._blocks, source._blocks, strict=False):
+            if source is not self:
+                for new, old in zip(
+                    self._pool.views(mine, BLOCK), source._pool.views(theirs, BLOCK), strict=True
+                ):
+                    new[:] = old
+        if self._tail is not None:
+            self._tail.load(point)
+        self.n_tokens = point.n_tokens
 
     def run(self, tokens: npt.NDArray[np.int32], logits: str = "last") -> Run:
         """The run that appends `tokens`; counts them as appended."""
-        before, after = self._states
-        tail = TailAddresses(before.ctypes.data, after.ctypes.data, self._rings.ctypes.data)
-        run = Run(tokens, self.n_tokens, self.tables, logits, tail)
+        start, tail = self.n_tokens, NO_TAIL
         self.n_tokens += len(tokens)
-        self._states.reverse()
-        return run
+        if self._tail is not None:
+            self._tail.reserve(self.n_tokens)
+            tail = self._tail.addresses
+            self._tail.commit(start)
+        return Run(tokens, start, self.tables, logits, tail)
 
     def evaluate(
         self, tokens: npt.NDArray[np.int32], chunks: Sequence[int] = (), logits: str = "all"

@@ -1,19 +1,16 @@
 """The block pool: one arena per cache group, and who relies on which block."""
 
-import mmap
 import weakref
 from collections import deque
-from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from runtime.errors import PoolExhausted
-from runtime.memory.layout import TILE, MemoryLayout
-
-_ALIGNMENT = 64
-# Linux's value; the mmap module names it from Python 3.13 on only.
-_MAP_NORESERVE = 0x4000
+from runtime.memory.buffers import reserve
+from runtime.memory.layout import MemoryLayout
+from runtime.memory.points import TailPool
+from runtime.memory.tail import aligned
 
 
 class Lease:
@@ -36,7 +33,7 @@ class BlockPool:
 
     holders   sequences that have the block in their table; one of them may append rows to it
     indexed   leading rows that the prefix index vouches for (0: not in the index)
-    leased    leading rows lent to another thread; bytes of whole tiles must stand still
+    leased    leading rows lent to another thread; bytes of whole units must stand still
 
     A block is free when nothing refers to it. A fresh block is zero, so that stale rows of one conversation
     never reach another's attention or the store. Memory is touched only when used. All methods belong to one
@@ -48,6 +45,9 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block, not {n_blocks}")
         self.layout = layout
         self.n_blocks = n_blocks
+        self.tails = TailPool(layout.tail) if layout.tail is not None else None
+        # A lent row stands in a unit of each group; all of the largest must stand still.
+        self._unit = max((group.unit for group in layout.groups), default=1)
         self._arenas = [_Arena(g.block_bytes, n_blocks) for g in layout.groups]
         self._holders = [0] * n_blocks
         self._indexed = [0] * n_blocks
@@ -121,8 +121,12 @@ class BlockPool:
         """May the one holder write rows from `row` on in place?"""
         if self._returned:
             self._collect()
-        frozen = max(self._indexed[block], -(-self._leased[block] // TILE) * TILE)
+        frozen = max(self._indexed[block], self.sealed(self._leased[block]))
         return self._holders[block] == 1 and row >= frozen
+
+    def sealed(self, n_rows: int) -> int:
+        """The end of the unit, of whichever group, that the last of `n_rows` positions stands in."""
+        return -(-n_rows // self._unit) * self._unit
 
     def addresses(self, block: int) -> tuple[int, ...]:
         """The block's address in each cache group."""
@@ -136,7 +140,7 @@ class BlockPool:
         )
 
     def copy_rows(self, source: int, destination: int, n_rows: int) -> None:
-        """Copy the whole tiles that hold the first `n_rows` rows."""
+        """Copy the whole units that hold the first `n_rows` rows."""
         for old, new in zip(self.views(source, n_rows), self.views(destination, n_rows), strict=True):
             new[:] = old
 
@@ -178,14 +182,8 @@ class _Arena:
 
     def __init__(self, block_bytes: int, n_blocks: int) -> None:
         self.block_bytes = block_bytes
-        self.stride = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
-        size = max(self.stride * n_blocks, mmap.PAGESIZE)
-        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            # A kernel without transparent huge pages only makes this slower.
-            with suppress(OSError):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = np.frombuffer(self._map, np.uint8)
+        self.stride = aligned(block_bytes)
+        _, self._bytes = reserve(self.stride * n_blocks)
         self.address = int(self._bytes.ctypes.data)
 
     def view(self, block: int, n_bytes: int) -> npt.NDArray[np.uint8]:

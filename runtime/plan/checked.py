@@ -3,7 +3,7 @@
 Kernels take plain addresses, and a wrong one silently spoils whatever lies there. In checked mode
 
 - each op's parameters must lead into memory that the plan owns, for the largest step (`extents`);
-- each run's blocks must be in use, in a pool of the plan's layout;
+- each run's blocks and tail must be in use, in a pool of the plan's layout;
 - ops run one at a time, and what lies between buffers is looked at after each.
 
 Bits are the same; steps take several times as long.
@@ -18,6 +18,7 @@ import numpy as np
 from runtime.errors import CheckFailed
 from runtime.gguf import ModelFile
 from runtime.kernels.tape import Native, Op
+from runtime.memory import points
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.memory.pool import in_use
 from runtime.plan import extents_recurrent  # noqa: F401 - registers its ops
@@ -48,8 +49,10 @@ class Checker:
                 _check_span(where, span, regions[at] if at >= 0 else None)
 
     def runs(self, runs: Sequence[Run]) -> None:
-        """The blocks that the runs of a step name must be in use, as far as any of their queries sees."""
+        """What the runs of a step name must be in use: their tails, and blocks as far as any query sees."""
         for i, run in enumerate(runs):
+            if self._layout.tail is not None and not points.in_use(self._layout.tail, run.tail):
+                raise CheckFailed(f"run {i}: its state or rings are not in use, {run.tail}")
             end = -(-(run.start + len(run.tokens)) // BLOCK)
             for g, (group, table) in enumerate(zip(self._layout.groups, run.tables, strict=True)):
                 if table.dtype != np.int64 or not table.flags.c_contiguous or len(table) < end:
