@@ -95,6 +95,27 @@ def tile_fma_splat(typingctx, acc, w, address, stride):
 
 
 @intrinsic
+def tile_scale(typingctx, tile, v):
+    """tile[j] * v"""
+
+    def codegen(cx, b, sig, args):
+        return tile_ir(b, [b.fmul(x, args[1]) for x in items_ir(b, args[0])])
+
+    return tile(tile, v), codegen
+
+
+@intrinsic
+def tile_fma(typingctx, acc, tile, v):
+    """acc[j] += tile[j] * v"""
+
+    def codegen(cx, b, sig, args):
+        pairs = zip(items_ir(b, args[0]), items_ir(b, args[1]), strict=True)
+        return tile_ir(b, [fma_ir(b, x, args[2], a) for a, x in pairs])
+
+    return acc(acc, tile, v), codegen
+
+
+@intrinsic
 def tile_fma_i32(typingctx, acc, sums, scale, address, stride):
     """acc[j] += float(sums[j]) * (scale * x_j), x_j a float32."""
 
