@@ -7,8 +7,9 @@ from runtime.plan.builder import Plan
 from runtime.plan.values import Rows
 
 
-def mlp(p: Plan, d: Decoder, e: Experts, layer: Layer, x: Rows) -> None:
-    h = p.keep(p.rms_norm(x, f"{layer.prefix}ffn_norm", d.eps))
+def mlp(p: Plan, d: Decoder, e: Experts, layer: Layer, x: Rows, *, pre: str = "ffn_norm") -> None:
+    """x += mixture(h) + gate * shared(h) with h = pre(x)"""
+    h = p.keep(p.rms_norm(x, layer.prefix + pre, d.eps))
     y = blocks.feed_forward(p, layer, h, n_ff=e.n_ff_shared, suffix="_shexp")
     p.add_gated(y, x, h, f"{layer.prefix}ffn_gate_inp_shexp")
     mixture(p, e, layer, h, x)

@@ -23,7 +23,8 @@ MOE_ARCHS = (
     *("llama-moe", "qwen2moe", "qwen3moe", "granitemoe", "olmoe", "ernie4_5-moe", "hunyuan-moe", "dots1"),
     *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4"),
 )
-ARCHS = DENSE_ARCHS + MOE_ARCHS
+DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
+ARCHS = DENSE_ARCHS + MOE_ARCHS + DELTA_ARCHS
 """Names of the tiny models; some stand for variants of one architecture."""
 
 ENCODERS = ("bert", "nomic-bert", "modern-bert", "jina-bert-v2", "gemma-embedding")

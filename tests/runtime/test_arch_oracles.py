@@ -93,6 +93,12 @@ def test_every_supported_architecture_is_held_to_an_oracle() -> None:
         ("llama-moe", "llama.expert_used_count=int:5", "expert selection"),
         ("llama-moe", "llama.expert_count=int:5", "expected"),
         ("bailingmoe2", "bailingmoe2.expert_group_count=int:3", "expert selection"),
+        ("qwen35", "qwen35.ssm.group_count=int:3", "4 heads over 3 of 16 values makes no sense"),
+        ("qwen35", "qwen35.ssm.group_count=int:0", "group_count"),
+        ("qwen35", "qwen35.ssm.state_size=int:32", "inner_size"),
+        ("qwen35", "qwen35.ssm.conv_kernel=int:5", r"ssm_conv1d.weight has shape \[4, 128\]"),
+        ("qwen35", "qwen35.full_attention_interval=int:3", "attn_q.weight is missing"),
+        ("qwen3next", "qwen3next.ssm.group_count=int:1", "attn_qkv.weight has shape"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused_in_one_line(name: str, override: str, message: str) -> None:
