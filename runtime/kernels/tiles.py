@@ -116,6 +116,30 @@ def tile_fma(typingctx, acc, tile, v):
 
 
 @intrinsic
+def tile_mul(typingctx, tile, other):
+    """tile[j] * other[j]"""
+
+    def codegen(cx, b, sig, args):
+        pairs = zip(*(items_ir(b, arg) for arg in args), strict=True)
+        return tile_ir(b, [b.fmul(x, y) for x, y in pairs])
+
+    return tile(tile, other), codegen
+
+
+@intrinsic
+def tile_dot(typingctx, start, tile, address, stride):
+    """start + tile[0] * x_0 + tile[1] * x_1 ..., in this order, x_j a float32."""
+
+    def codegen(cx, b, sig, args):
+        total, tile_, at, step = args
+        for j, item in enumerate(items_ir(b, tile_)):
+            total = fma_ir(b, item, _splat_column(b, at, step, j, F32), total)
+        return total
+
+    return start(start, tile, types.int64, types.int64), codegen
+
+
+@intrinsic
 def tile_fma_i32(typingctx, acc, sums, scale, address, stride):
     """acc[j] += float(sums[j]) * (scale * x_j), x_j a float32."""
 

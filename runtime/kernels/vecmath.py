@@ -8,7 +8,7 @@ import numba as nb
 from numba.core import types
 from numba.extending import intrinsic
 
-from runtime.kernels.emit import F64, I32, call_ir, const, fma_ir, unary_ir, with_element
+from runtime.kernels.emit import F64, I32, Builder, Value, call_ir, const, fma_ir, unary_ir, with_element
 from runtime.kernels.simd import (
     bits_of_f64,
     f64_from_bits,
@@ -23,8 +23,20 @@ from runtime.kernels.simd import (
     vmax,
     vneg,
 )
+from runtime.kernels.tiles import items_ir, tile_ir
 
-__all__ = ["log_f64", "sincos", "vdiv", "vexp", "vgelu", "vsigmoid", "vsilu", "vsoftplus", "vtanh"]
+__all__ = [
+    "log_f64",
+    "sincos",
+    "tile_exp",
+    "vdiv",
+    "vexp",
+    "vgelu",
+    "vsigmoid",
+    "vsilu",
+    "vsoftplus",
+    "vtanh",
+]
 
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts; the first has 9 bits, so that n times it is exact (Cephes expf)
@@ -33,31 +45,45 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 _EXP_MIN, _EXP_MAX = -87.0, 88.0
 
 
+def _exp_ir(b: Builder, v: Value) -> Value:
+    ft = v.type
+    it = with_element(ft, I32)
+
+    def c(x: float) -> Value:
+        return const(ft, x)
+
+    below = b.fcmp_ordered("<", v, c(_EXP_MIN))
+    x = b.select(below, c(_EXP_MIN), v)
+    x = b.select(b.fcmp_ordered(">", x, c(_EXP_MAX)), c(_EXP_MAX), x)
+    n = unary_ir(b, "rint", b.fmul(x, c(_LOG2_E)))
+    r = fma_ir(b, n, c(-_LN2_LOW), fma_ir(b, n, c(-_LN2_HIGH), x))
+    p = c(_EXP[0])
+    for k in _EXP[1:]:
+        p = fma_ir(b, p, r, c(k))
+    p = fma_ir(b, p, b.fmul(r, r), b.fadd(r, c(1.0)))
+    exponent = b.shl(b.fptosi(n, it), const(it, 23))
+    y = b.bitcast(b.add(b.bitcast(p, it), exponent), ft)
+    return b.select(below, c(0.0), y)
+
+
 @intrinsic
 def vexp(typingctx, v):
     """exp of f32 lanes to 2e-7 relative; exactly 0 below -87, exp(88) above 88."""
 
     def codegen(cx, b, sig, args):
-        ft = args[0].type
-        it = with_element(ft, I32)
-
-        def c(x):
-            return const(ft, x)
-
-        below = b.fcmp_ordered("<", args[0], c(_EXP_MIN))
-        x = b.select(below, c(_EXP_MIN), args[0])
-        x = b.select(b.fcmp_ordered(">", x, c(_EXP_MAX)), c(_EXP_MAX), x)
-        n = unary_ir(b, "rint", b.fmul(x, c(_LOG2_E)))
-        r = fma_ir(b, n, c(-_LN2_LOW), fma_ir(b, n, c(-_LN2_HIGH), x))
-        p = c(_EXP[0])
-        for k in _EXP[1:]:
-            p = fma_ir(b, p, r, c(k))
-        p = fma_ir(b, p, b.fmul(r, r), b.fadd(r, c(1.0)))
-        exponent = b.shl(b.fptosi(n, it), const(it, 23))
-        y = b.bitcast(b.add(b.bitcast(p, it), exponent), ft)
-        return b.select(below, c(0.0), y)
+        return _exp_ir(b, args[0])
 
     return v(v), codegen
+
+
+@intrinsic
+def tile_exp(typingctx, tile):
+    """`vexp` of each vector of a tile."""
+
+    def codegen(cx, b, sig, args):
+        return tile_ir(b, [_exp_ir(b, item) for item in items_ir(b, args[0])])
+
+    return tile(tile), codegen
 
 
 @nb.njit(**inline)

@@ -139,24 +139,32 @@ def caches(p: Plan, is_local: Sequence[bool], window: int, mask: int = al.CAUSAL
     return [groups[local] for local in is_local]
 
 
+def readout(
+    p: Plan, d: Decoder, x: Rows, *, last_norm: str = "output_norm", scale: float = 1.0, softcap: float = 0.0
+) -> None:
+    """Final norm and head, which is the embedding where the file has none of its own.
+
+    A model for embeddings ends with the norm.
+    """
+    if p.options.embeddings:
+        p.hidden_states(p.keep(norm(p, d, x, last_norm)))
+        return
+    name = "output" if p.weights.has("output.weight") else "token_embd"
+    p.head(norm(p, d, p.wanted(x), last_norm), name, scale=scale, softcap=softcap)
+
+
 def layers(
     p: Plan, d: Decoder, caches: Sequence[CacheGroup] = (), *, embedding_scale: float = 1.0,
-    positions: str = "", logit_scale: float = 1.0, logit_softcap: float = 0.0,
+    positions: str = "", last_norm: str = "output_norm", logit_scale: float = 1.0, logit_softcap: float = 0.0,
 ) -> Iterator[tuple[Layer, Rows, CacheGroup]]:  # fmt: skip
     """The way through a decoder: (layer, residual stream, its cache group) for each layer.
 
-    The embedding comes before the first, with the table of learned positions that `positions` may name; final
-    norm and head, which is the embedding where the file has none of its own, after the last. Without `caches`
-    all layers see everything. A model for embeddings ends with the norm.
+    The embedding comes before the first, with the table of learned positions that `positions` may name;
+    `readout` after the last. Without `caches` all layers see everything.
     """
     x = p.embedding("token_embd", d.n_embd, embedding_scale)
     if positions:
         p.add_positions(x, positions)
     for layer, cache in zip(d.layers, caches or [p.cache_group("full")] * d.n_layer, strict=True):
         yield layer, x, cache
-    if p.options.embeddings:
-        p.hidden_states(p.keep(norm(p, d, x, "output_norm")))
-        return
-    last = norm(p, d, p.wanted(x), "output_norm")
-    name = "output" if p.weights.has("output.weight") else "token_embd"
-    p.head(last, name, scale=logit_scale, softcap=logit_softcap)
+    readout(p, d, x, last_norm=last_norm, scale=logit_scale, softcap=logit_softcap)

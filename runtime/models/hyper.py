@@ -20,6 +20,11 @@ class Layer:
     heads: Heads
     n_ff: int
 
+    @property
+    def attends(self) -> bool:
+        """Whether it has attention, in models where not every layer does."""
+        return self.heads.n_kv > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
@@ -40,23 +45,27 @@ class Decoder:
         return self.layers[0].heads
 
     @classmethod
-    def read(cls, f: ModelFile, *, layer_norm: bool = False, n_extra: int = 0) -> "Decoder":
+    def read(
+        cls, f: ModelFile, *, layer_norm: bool = False, n_extra: int = 0, mixed: bool = False
+    ) -> "Decoder":
         """Head counts and MLP widths may be one number or an array of one per layer.
 
-        `n_extra` layers at the end are not part of the forward pass. Errors: ModelError when a key is missing
-        or makes no sense.
+        `n_extra` layers at the end are not part of the forward pass. In `mixed` models layers may have no
+        heads or an MLP of width 0. Errors: ModelError when a key is missing or makes no sense.
         """
         key = f.arch_key
         n_embd, n_stored = (
             f.get_int(key("embedding_length")),
             f.get_int(key("block_count"), low=1, high=MAX_LAYERS),
         )
-        n_head = f.get_ints(key("attention.head_count"), n_stored, low=1, high=2**20)
-        n_kv = f.get_ints(key("attention.head_count_kv"), n_stored, n_head, low=1, high=2**20)
-        n_ff = f.get_ints(key("feed_forward_length"), n_stored, low=1)
-        d = n_embd // n_head[0]
+        low = 0 if mixed else 1
+        n_head = f.get_ints(key("attention.head_count"), n_stored, low=low, high=2**20)
+        n_kv = f.get_ints(key("attention.head_count_kv"), n_stored, n_head, low=low, high=2**20)
+        n_ff = f.get_ints(key("feed_forward_length"), n_stored, low=low)
+        d = n_embd // next(filter(None, n_head), n_embd or 1)
         d_k, d_v = (f.get_int(key(f"attention.{kind}_length"), default=d) for kind in ("key", "value"))
-        if d_k < 1 or d_v < 1 or not 0 <= n_extra < n_stored:
+        headless = any(kv and not q for q, kv in zip(n_head, n_kv, strict=True))
+        if d_k < 1 or d_v < 1 or headless or not 0 <= n_extra < n_stored:
             raise ModelError(
                 f"{f.path.name}: heads of {d_k}/{d_v} values in {n_stored} - {n_extra} layers make no sense"
             )

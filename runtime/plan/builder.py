@@ -196,18 +196,19 @@ class Plan:
 
     def matmul(
         self, x: Source | Rows, names: Sequence[str], out: str, *, residual: Rows | None = None,
-        scale: float = 1.0, widths: Sequence[int] = (),
+        scale: float = 1.0, widths: Sequence[int] = (), narrow: bool = False,
     ) -> Rows:  # fmt: skip
         """out = x . [W0 | W1 | ...] + biases, each part starting at a multiple of 16 columns.
 
         With `residual`, `scale` times the result is added to it, and `out` only names scratch.
-        `widths` are checked where given. Errors: ModelError for shapes that do not fit.
+        `widths` are checked where given. The rows of a `narrow` product, of float weights, may have any
+        width. Errors: ModelError for shapes that do not fit.
         """
         source = self.rows(x) if isinstance(x, Rows) else x
         alike = residual.width if residual is not None else None
         expected: Sequence[int | None] = widths or [alike] * len(names)
         tensors = [
-            self.weights.matrix_info(f"{name}.weight", source.k, n)
+            self.weights.matrix_info(f"{name}.weight", source.k, n, narrow=narrow)
             for name, n in zip(names, expected, strict=True)
         ]
         found = [t.shape[1] for t in tensors]
@@ -366,6 +367,8 @@ class Plan:
     def finish(self) -> MemoryLayout:
         """Fill in what only all layers together tell. Errors: UnsupportedModel for unused tensors."""
         self.weights.check_used()
+        while self.groups and not self.groups[-1].layers:
+            self.groups.pop()
         for group in self.groups:
             for layer in group.layers:
                 layer[al.A_TILE] = group.tile_bytes

@@ -21,7 +21,8 @@ def convolve(
 
     `names` are those of the weights ``[taps, width]`` of consecutive channels, whose biases are used where
     there are any. `before` and `after` are columns of the same buffer as `x`. The sequence remembers
-    ``taps - 1`` rows of inputs. Errors: ModelError for tensors of other shapes, UnsupportedModel for sizes beyond the kernels.
+    ``taps - 1`` rows of inputs. Errors: ModelError for tensors of other shapes, UnsupportedModel for sizes
+    beyond the kernels.
     """
     if not 1 <= taps <= MAX_TAPS or any(width % LANES for width in widths):
         raise UnsupportedModel(

@@ -3,6 +3,7 @@
 States are not of the plan's memory: their addresses come with each run.
 """
 
+from runtime.kernels import mamba
 from runtime.kernels.conv import conv
 from runtime.plan.extents import Sizes, Span, Spans, touches
 
@@ -19,3 +20,38 @@ def _conv(
     if bias:
         yield Span("bias", bias, 4 * n)
     yield s.rows("out", out, ldo, n)
+
+
+@touches(mamba.scan_heads)
+def _scan_heads(
+    s: Sizes, x: int, ldx: int, heads: int, d: int, groups: int, n: int, steps: int, ldt: int, bias: int,
+    rate: int, skip: int, out: int, ldo: int, state: int,
+) -> Spans:  # fmt: skip
+    yield s.rows("x", x, ldx, heads * d + 2 * groups * n)
+    yield Span("steps", steps, (s.n_ubatch - 1) * ldt + 4 * heads)
+    for name, address in (("bias", bias), ("A", rate), ("D", skip)):
+        yield Span(name, address, 4 * heads)
+    yield s.rows("out", out, ldo, heads * d)
+
+
+@touches(mamba.scan_channels)
+def _scan_channels(
+    s: Sizes, x: int, ldx: int, n: int, n_state: int, steps: int, ldt: int, b: int, ldb: int, rate: int,
+    skip: int, z: int, ldz: int, state: int,
+) -> Spans:  # fmt: skip
+    yield s.rows("x", x, ldx, n)
+    yield s.rows("steps", steps, ldt, n)
+    yield Span("B and C", b, (s.n_ubatch - 1) * ldb + 8 * n_state)
+    yield Span("A", rate, 4 * n * n_state)
+    yield Span("D", skip, 4 * n)
+    yield s.rows("z", z, ldz, n)
+
+
+@touches(mamba.gate_norm_quant)
+def _gate_norm_quant(
+    s: Sizes, z: int, ldz: int, up: int, n: int, groups: int, weight: int, eps: int, dst: int, kind: int,
+    rows: int,
+) -> Spans:  # fmt: skip
+    yield s.rows("z", z, ldz, up // 4 + n, rows)
+    yield Span("weight", weight, 4 * n)
+    yield s.tiles("dst", dst, kind, n, rows)

@@ -116,15 +116,20 @@ class Weights:
                     f"{self._file.path.name}: tensor {name} is unknown in {self._file.architecture} models"
                 )
 
-    def matrix_info(self, name: str, k: int | None = None, rows: int | None = None) -> TensorInfo:
-        """A 2-D tensor of a type the matmul kernels know; `k` and `rows` are checked where given."""
-        return self._multiplied(name, (k, rows))
+    def matrix_info(
+        self, name: str, k: int | None = None, rows: int | None = None, *, narrow: bool = False
+    ) -> TensorInfo:
+        """A 2-D tensor of a type the matmul kernels know; `k` and `rows` are checked where given.
+
+        With `narrow` k need not be a multiple of 16.
+        """
+        return self._multiplied(name, (k, rows), 1 if narrow else LANES)
 
     def experts_info(self, name: str, k: int, rows: int, n_expert: int) -> TensorInfo:
         """A 3-D tensor of one matrix per expert."""
-        return self._multiplied(name, (k, rows, n_expert))
+        return self._multiplied(name, (k, rows, n_expert), LANES)
 
-    def _multiplied(self, name: str, shape: tuple[int | None, ...]) -> TensorInfo:
+    def _multiplied(self, name: str, shape: tuple[int | None, ...], multiple: int) -> TensorInfo:
         tensor = self.info(name)
         found = list(tensor.shape)
         if len(found) != len(shape):
@@ -136,15 +141,15 @@ class Weights:
             raise ModelError(f"{self._file.path.name}: tensor {name} has shape {found}, expected {want}")
         if tensor.type.name not in FORMATS:
             raise UnsupportedModel(f"{self._file.path.name}: tensor {name} has type {tensor.type.name}")
-        if tensor.shape[0] % LANES:
+        if tensor.shape[0] % multiple:
             raise UnsupportedModel(
-                f"{self._file.path.name}: tensor {name} has rows of {tensor.shape[0]}, not whole {LANES}s"
+                f"{self._file.path.name}: tensor {name} has rows of {tensor.shape[0]}, not whole {multiple}s"
             )
         return tensor
 
     def panels(self, names: Sequence[str]) -> list[Panels]:
         """Matrices of one type and k: packed on top of each other, each padded, or one by one unpacked."""
-        tensors = [self.matrix_info(name) for name in names]
+        tensors = [self.info(name) for name in names]
         return self._unpacked(tensors) or [self._packed(tensors, 1)]
 
     def expert_panels(self, names: Sequence[str]) -> list[Panels]:

@@ -24,7 +24,9 @@ MOE_ARCHS = (
     *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4"),
 )
 DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
-ARCHS = DENSE_ARCHS + MOE_ARCHS + DELTA_ARCHS
+RECURRENT_ARCHS = ("mamba", "mamba2")
+HYBRID_ARCHS = ("lfm2", "lfm2moe")
+ARCHS = DENSE_ARCHS + MOE_ARCHS + DELTA_ARCHS + RECURRENT_ARCHS + HYBRID_ARCHS
 """Names of the tiny models; some stand for variants of one architecture."""
 
 ENCODERS = ("bert", "nomic-bert", "modern-bert", "jina-bert-v2", "gemma-embedding")
