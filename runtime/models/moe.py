@@ -75,20 +75,24 @@ def mixture(
     n = layer.prefix
     logits = p.matmul(h, [f"{n}ffn_gate_inp"], "router", widths=[e.gating.n_expert])
     routing = route(p, logits, e.gating, bias=f"{n}exp_probs_b.bias")
-    fused = p.weights.has(f"{n}ffn_gate_up_exps.weight")
-    up = [f"{n}ffn_gate_up_exps"] if fused else [f"{n}ffn_gate_exps", f"{n}ffn_up_exps"]
+    up = [f"{n}ffn_gate_exps", f"{n}ffn_up_exps"]
+    if "gate" not in activation:
+        up = up[1:]
+    elif p.weights.has(f"{n}ffn_gate_up_exps.weight"):
+        up = [f"{n}ffn_gate_up_exps"]
     expert_mlp(p, h, routing, up, f"{n}ffn_down_exps", e.n_ff, residual, activation=activation, limit=limit,
                scale=scale, weigh_inputs=weigh_inputs)  # fmt: skip
 
 
 def shared(
-    p: Plan, e: Experts, layer: Layer, h: Rows, residual: Rows, *, limit: float = 0.0, scale: float = 1.0
-) -> None:
+    p: Plan, e: Experts, layer: Layer, h: Rows, residual: Rows, *, activation: str = "silu-gate",
+    limit: float = 0.0, scale: float = 1.0,
+) -> None:  # fmt: skip
     """residual += scale * the experts that every row goes to, where the layer has any"""
     if p.weights.has(f"{layer.prefix}ffn_up_shexp.weight"):
         blocks.feed_forward(
             p, layer, h, n_ff=e.n_ff_shared, suffix="_shexp", residual=residual, scale=scale,
-            activation="silu-gate-capped" if limit else "silu-gate", limit=limit,
+            activation=f"{activation}-capped" if limit else activation, limit=limit,
         )  # fmt: skip
 
 

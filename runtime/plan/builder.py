@@ -6,7 +6,7 @@ quantised when a matmul asks for it and its tiles are not there any more, in the
 it is made of must not have changed by then, else `keep` it first.
 
 Tensors are named without their ending: ``.weight`` is added, and a ``.bias`` beside it is used where there is
-one.
+one. Norms may be stored without the ending, too, as those of Falcon H1 are.
 """
 
 import ctypes
@@ -382,7 +382,7 @@ class Plan:
         return self.options.n_ubatch if count == job.ROWS else self.options.max_outputs
 
     def _norm(self, x: Rows, name: str, eps: float, kind: int) -> Source:
-        w = self.weights.vector(f"{name}.weight", widths=[x.width])
+        w = self.weights.vector(name if self.weights.has(name) else f"{name}.weight", widths=[x.width])
         bias = (
             self.weights.vector(f"{name}.bias", widths=[x.width]) if self.weights.has(f"{name}.bias") else 0
         )

@@ -87,14 +87,15 @@ def expert_mlp(
 ) -> None:  # fmt: skip
     """residual += scale * sum of weight * down(activation(up(x))) over each row's experts.
 
-    `up` names the matrices of gate and up, or the one that holds both. Weights multiply the experts' inputs
-    instead of their results where `weigh_inputs` says so.
+    `up` names the matrices of gate and up, or the one that holds both or has no gate beside it. Weights
+    multiply the experts' inputs instead of their results where `weigh_inputs` says so.
     """
 
     def gather(kind: int, dst: int) -> None:
         p.op(ops.gather_quant, x.address, x.ld, x.width, dst, kind, routing.address, int(weigh_inputs))
 
-    hidden = _matmul(p, gather, x.width, up, [2 * n_ff // len(up)] * len(up), "experts.hidden", routing)
+    width = n_ff * (2 if "gate" in activation else 1) // len(up)
+    hidden = _matmul(p, gather, x.width, up, [width] * len(up), "experts.hidden", routing)
 
     def activate(kind: int, dst: int) -> None:
         p.op(ops.activate_experts, hidden.address, hidden.ld, 4 * padded(n_ff), n_ff, ACTIVATIONS[activation],

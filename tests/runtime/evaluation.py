@@ -25,7 +25,10 @@ MOE_ARCHS = (
 )
 DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
 RECURRENT_ARCHS = ("mamba", "mamba2")
-HYBRID_ARCHS = ("lfm2", "lfm2moe")
+HYBRID_ARCHS = (
+    *("lfm2", "lfm2moe", "falcon-h1", "granitehybrid", "granitehybrid-dense", "nemotron_h"),
+    "nemotron_h_moe",
+)
 ARCHS = DENSE_ARCHS + MOE_ARCHS + DELTA_ARCHS + RECURRENT_ARCHS + HYBRID_ARCHS
 """Names of the tiny models; some stand for variants of one architecture."""
 
