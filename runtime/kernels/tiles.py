@@ -82,6 +82,29 @@ def tile_store(typingctx, tile, address, stride):
 
 
 @intrinsic
+def tile_transpose(typingctx, tile):
+    """tile[i] lane j = tile[j] lane i, of 16 vectors: four rounds that exchange one bit of i and j."""
+
+    def codegen(cx, b, sig, args):
+        rows, n = items_ir(b, args[0]), tile.dtype.lanes
+        half = 1
+        while half < n:
+            low = [lane if not lane & half else n + lane - half for lane in range(n)]
+            high = [lane + half if not lane & half else n + lane for lane in range(n)]
+            for i in range(n):
+                if not i & half:
+                    x, y = rows[i], rows[i + half]
+                    rows[i], rows[i + half] = (
+                        b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, n), order))
+                        for order in (low, high)
+                    )
+            half *= 2
+        return tile_ir(b, rows)
+
+    return tile(tile), codegen
+
+
+@intrinsic
 def tile_fma_splat(typingctx, acc, w, address, stride):
     """acc[j] += w * x_j, x_j a float32."""
 

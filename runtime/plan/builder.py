@@ -13,6 +13,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +36,10 @@ from runtime.kernels.tape import Native, Op
 from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
 from runtime.plan.tail import TailPlan
-from runtime.plan.values import Bias, CacheGroup, Heads, Rope, Rows, Source
+from runtime.plan.values import Bias, CacheGroup, Heads, LatentGroup, Rope, Rows, Source
 from runtime.plan.weights import Weights, padded
+
+GroupT = TypeVar("GroupT", CacheGroup, LatentGroup)
 
 ACTIVATIONS = {
     "silu-gate": activations.SILU_GATE,
@@ -77,7 +80,8 @@ class Plan:
     """Ops of one model for one set of sizes. Model files see the methods, the executor reads the rest.
 
     `families` are the kernel families, by their names in `runtime.model.NUMERICS`, whose arithmetic decides
-    the bytes of its state. A `Native` among the parameters of an op stands for its address.
+    the bytes of its state. A `Native` among the parameters of an op stands for its address; in `functions`
+    are the words of descriptors that hold such addresses: (array, index, native).
     """
 
     def __init__(self, file: ModelFile, weights: Weights, arena: Arena, options: PlanOptions) -> None:
@@ -87,14 +91,14 @@ class Plan:
         self.arena = arena
         self.tape: list[list[int | Native]] = []
         self.ops: list[Op] = []
-        self.groups: list[CacheGroup] = []
+        self.groups: list[CacheGroup | LatentGroup] = []
         self.tail = TailPlan(options.n_ubatch)
         self.families = {"dense-attention"}
         self.n_vocab = 0
         self.result = Rows(0, 0, 0)
         self.identity: list[tuple[str, str | int | float]] = []
         self.tokens = arena.array((options.n_ubatch,), np.int32, "token ids")
-        self.cache_functions: list[tuple[npt.NDArray[np.int64], KVType, KVType]] = []
+        self.functions: list[tuple[npt.NDArray[np.int64], int, Native]] = []
         self._buffers: dict[tuple[str, int, int], Rows] = {}
         self._areas: dict[str, tuple[int, int]] = {}
         self._owner: dict[int, Source] = {}
@@ -293,7 +297,20 @@ class Plan:
             if window:
                 raise UnsupportedModel(f"{self.file.path.name}: windows need attention that is causal")
             mask = al.SYMMETRIC
-        group = CacheGroup(name, len(self.groups), mask, window, self.options.cache)
+        return self._add_group(CacheGroup(name, len(self.groups), mask, window, self.options.cache))
+
+    def latent_group(
+        self, name: str, *, ratio: int = 1, tile_rows: int = TILE, kind: str = ""
+    ) -> LatentGroup:
+        """A group of layers with a row of shared keys for every `ratio` positions (see `plan.latent`).
+
+        `tile_rows` rows of a layer lie together. `kind` is the cache type, by default that of keys.
+        """
+        assert BLOCK % (ratio * tile_rows) == 0
+        kv = KV_TYPES[kind or self.options.key_type]
+        return self._add_group(LatentGroup(name, len(self.groups), kv, ratio, tile_rows))
+
+    def _add_group(self, group: GroupT) -> GroupT:
         assert group.index < job.MAX_GROUPS
         self.groups.append(group)
         return group
@@ -327,7 +344,10 @@ class Plan:
             al.A_BIAS: bias.address if bias else 0, al.A_SPAN: bias.span if bias else 0,
         })  # fmt: skip
         group.add_layer(layer, heads.n_kv, heads.d_k, heads.d_v, heads.n_kv * (k_bytes + v_bytes))
-        self.cache_functions.append((layer, key_type, value_type))
+        self.functions += [
+            (layer, al.A_PUT_KEY, key_type.put_key), (layer, al.A_PUT_VALUE, value_type.put_value),
+            (layer, al.A_GET_KEYS, key_type.get_keys), (layer, al.A_GET_VALUES, value_type.get_values),
+        ]  # fmt: skip
         at = layer.ctypes.data
         self.op(rotate_and_store, at)
         self.op(attn.attention(key_type.name, value_type.name), at)
@@ -370,8 +390,7 @@ class Plan:
         while self.groups and not self.groups[-1].layers:
             self.groups.pop()
         for group in self.groups:
-            for layer in group.layers:
-                layer[al.A_TILE] = group.tile_bytes
+            group.finish()
         layout = MemoryLayout(tuple(g.layout() for g in self.groups), self.tail.layout())
         self.identity += [(f"layout.{g.name}", g.layout_id) for g in layout.groups]
         if layout.tail is not None:

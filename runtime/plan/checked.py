@@ -21,7 +21,11 @@ from runtime.kernels.tape import Native, Op
 from runtime.memory import points
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.memory.pool import in_use
-from runtime.plan import extents_delta, extents_recurrent  # noqa: F401 - they register their ops
+from runtime.plan import (  # noqa: F401 - they register their ops
+    extents_delta,
+    extents_latent,
+    extents_recurrent,
+)
 from runtime.plan.arena import Region
 from runtime.plan.builder import Plan
 from runtime.plan.extents import Sizes, Span, extent

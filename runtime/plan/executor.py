@@ -9,10 +9,7 @@ import numpy.typing as npt
 
 from runtime.errors import StepCancelled, UnsupportedModel
 from runtime.kernels import job
-from runtime.kernels.attention_layer import A_DK, A_DV, A_GET_VALUES, A_KV_HEADS, A_PUT_KEY
-from runtime.kernels.kvstore import clear_rows
-from runtime.kernels.kvtypes import KVType
-from runtime.kernels.tape import JOB_VARS, SCRATCH, Native, Op, W, program
+from runtime.kernels.tape import JOB_VARS, SCRATCH, Native, W, program
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.plan.builder import Plan
 from runtime.plan.checked import Checker
@@ -31,10 +28,6 @@ def compile_ops(ops: Iterable[Native], progress: Callable[[str, float], None] | 
         _ = op.address
     if progress is not None:
         progress("compile", 1.0)
-
-
-def functions(kv: KVType) -> tuple[Op, ...]:
-    return kv.put_key, kv.put_value, kv.get_keys, kv.get_values
 
 
 class PlanRunner:
@@ -67,15 +60,11 @@ class PlanRunner:
         self._runs = arena.array((options.max_runs, job.RUN_WORDS), np.int64, "runs")
         self._out_index = arena.array((options.max_outputs,), np.int64, "rows with logits")
         self._tape = arena.array((len(plan.tape), W), np.int64, "tape")
-        caches = {t for _, *types in plan.cache_functions for t in types}
         pointed_at = (param for params in plan.tape for param in params if isinstance(param, Native))
-        of_caches = (op for t in caches for op in functions(t))
-        compile_ops([*plan.ops, *pointed_at, *of_caches, clear_rows], progress)
-        for layer, keys, values in plan.cache_functions:
-            layer[A_PUT_KEY : A_GET_VALUES + 1] = [
-                keys.put_key.address, values.put_value.address,
-                keys.get_keys.address, values.get_values.address,
-            ]  # fmt: skip
+        of_words = (function for _, _, function in plan.functions)
+        compile_ops([*plan.ops, *pointed_at, *of_words, *(g.clear for g in plan.groups)], progress)
+        for array, index, function in plan.functions:
+            array[index] = function.address
         for words, op, params in zip(self._tape, plan.ops, plan.tape, strict=True):
             words[0] = op.address
             words[1 : 1 + len(params)] = [p.address if isinstance(p, Native) else p for p in params]
@@ -85,10 +74,8 @@ class PlanRunner:
         self._vars[[job.RUN_TABLE, job.ROW_POSITION, job.ROW_RUN, job.TOKENS, job.OUT_INDEX]] = [
             a.ctypes.data for a in (self._runs, self._positions, self._row_run, self._tokens, self._out_index)
         ]
-        layers = [layer for group in plan.groups for layer in group.layers]
-        widest = max((int(x[A_KV_HEADS] * max(x[A_DK], x[A_DV])) for x in layers), default=0)
-        self._zeros = arena.array((widest,), np.float32)
-        self._clear_rows = _CLEAR_ROWS(clear_rows.address)
+        self._zeros = arena.array((max((g.row_floats for g in plan.groups), default=0),), np.float32)
+        self._clear_rows = [_CLEAR_ROWS(group.clear.address) for group in plan.groups]
         self._team = Team(program(), n_team)
         self._result = plan.result_array()
         self._checker = Checker(plan, layout) if arena.guarded else None
@@ -130,9 +117,10 @@ class PlanRunner:
 
     def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
         zeros = self._zeros.ctypes.data
-        for group, address in zip(self._plan.groups, addresses, strict=True):
+        groups = zip(self._plan.groups, self._clear_rows, addresses, strict=True)
+        for group, clear_rows, address in groups:
             for layer in group.layers:
-                self._clear_rows(layer.ctypes.data, address, first, end, zeros)
+                clear_rows(layer.ctypes.data, address, first, end, zeros)
 
     def close(self) -> None:
         self._team.close()

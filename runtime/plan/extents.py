@@ -93,7 +93,7 @@ def _f32(n: int) -> int:
     return -(-n // LANES) * LANES * 4
 
 
-def _words(address: int, n: int) -> list[int]:
+def words_at(address: int, n: int) -> list[int]:
     return list((ctypes.c_int64 * n).from_address(address))
 
 
@@ -266,7 +266,7 @@ def _add_positions(s: Sizes, x: int, ldx: int, table: int, n: int) -> Spans:
 )
 def _attention(s: Sizes, descriptor: int) -> Spans:
     yield Span("descriptor", descriptor, 8 * al.A_WORDS)
-    a = _words(descriptor, al.A_WORDS)
+    a = words_at(descriptor, al.A_WORDS)
     heads, kv_heads, dk, dv = a[al.A_HEADS], a[al.A_KV_HEADS], a[al.A_DK], a[al.A_DV]
     yield s.rows("x", a[al.A_X], a[al.A_LDX], (heads + kv_heads) * dk + kv_heads * dv)
     yield s.rows("out", a[al.A_OUT], a[al.A_LDO], heads * dv)
@@ -282,12 +282,12 @@ def _attention(s: Sizes, descriptor: int) -> Spans:
 
 def _pairs(s: Sizes, descriptor: int) -> int:
     """The most pairs of a row and an expert."""
-    return s.n_ubatch * _words(descriptor, 1 + routing.T_K)[routing.T_K]
+    return s.n_ubatch * words_at(descriptor, 1 + routing.T_K)[routing.T_K]
 
 
 def _routing(s: Sizes, descriptor: int) -> Spans:
     yield Span("routing", descriptor, 8 * routing.T_WORDS)
-    t, n_pairs = _words(descriptor, routing.T_WORDS), _pairs(s, descriptor)
+    t, n_pairs = words_at(descriptor, routing.T_WORDS), _pairs(s, descriptor)
     for name in ("IDS", "WEIGHTS", "PLACE", "PAIR", "EXPERT"):
         yield Span(f"routing {name}", t[getattr(routing, f"T_{name}")], 4 * n_pairs)
     for name in ("START", "ACTIVE"):
@@ -300,7 +300,7 @@ EXTENTS[routing.dispatch] = _routing
 @touches(routing.route)
 def _route(s: Sizes, logits: int, ld: int, descriptor: int, gating: int, bias: int, *_: int) -> Spans:
     yield from _routing(s, descriptor)
-    n_expert = _words(descriptor, routing.T_WORDS)[routing.T_EXPERTS]
+    n_expert = words_at(descriptor, routing.T_WORDS)[routing.T_EXPERTS]
     yield s.rows("logits", logits, ld, n_expert)
     if bias:
         yield Span("bias", bias, _f32(n_expert))
@@ -322,7 +322,7 @@ def _matmul_experts(
 ) -> Spans:  # fmt: skip
     yield from _routing(s, descriptor)
     n_pairs = _pairs(s, descriptor)
-    yield Span("weights", w, _words(descriptor, routing.T_WORDS)[routing.T_EXPERTS] * expert_bytes)
+    yield Span("weights", w, words_at(descriptor, routing.T_WORDS)[routing.T_EXPERTS] * expert_bytes)
     yield Span("x", x, n_pairs * x_bytes)
     yield Span("out", out, (n_pairs - 1) * ldo + _f32(LANES * n_panels))
 
@@ -331,7 +331,7 @@ def _matmul_experts(
 def _bias_experts(s: Sizes, x: int, ldx: int, bias: int, expert_bytes: int, n: int, descriptor: int) -> Spans:
     yield from _routing(s, descriptor)
     yield Span("x", x, (_pairs(s, descriptor) - 1) * ldx + _f32(n))
-    yield Span("bias", bias, _words(descriptor, routing.T_WORDS)[routing.T_EXPERTS] * expert_bytes)
+    yield Span("bias", bias, words_at(descriptor, routing.T_WORDS)[routing.T_EXPERTS] * expert_bytes)
 
 
 @touches(experts.activate_experts)

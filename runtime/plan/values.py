@@ -7,8 +7,13 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
+from runtime.kernels import attention_layer as al
 from runtime.kernels import job
-from runtime.memory.layout import GroupLayout
+from runtime.kernels import latent_rows as lr
+from runtime.kernels.kvstore import clear_rows
+from runtime.kernels.kvtypes import KVType
+from runtime.kernels.tape import Op
+from runtime.memory.layout import TILE, GroupLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,65 @@ class CacheGroup:
         self.shapes.append((kv_heads, dk, dv))
         self.tile_bytes += tile_bytes
 
+    @property
+    def clear(self) -> Op:
+        """The op that makes rows of a block those of zeros, layer by layer."""
+        return clear_rows
+
+    @property
+    def row_floats(self) -> int:
+        """The most f32 that a position of a layer has at once."""
+        return max((n * max(dk, dv) for n, dk, dv in self.shapes), default=0)
+
+    def finish(self) -> None:
+        """Tell the layers what only all of them together decide."""
+        for layer in self.layers:
+            layer[al.A_TILE] = self.tile_bytes
+
     def layout(self) -> GroupLayout:
         runs = (f"{len(list(g))}x{s[0]}h{s[1]}k{s[2]}v" for s, g in groupby(self.shapes))
         layout_id = f"gqa-tile16-v1:{self.cache}:{'+'.join(runs)}:m{self.mask}w{self.window}"
         return GroupLayout(self.name, layout_id, self.tile_bytes, self.window)
+
+
+@dataclass(slots=True)
+class LatentGroup:
+    """Row-major rows of some layers, each row for `ratio` positions; see `runtime.kernels.latent_rows`.
+
+    `tile_rows` rows of a layer lie together. `layers` are the sources' descriptors.
+    """
+
+    name: str
+    index: int
+    kv: KVType
+    ratio: int = 1
+    tile_rows: int = TILE
+    tile_bytes: int = 0
+    widths: list[int] = field(default_factory=list)
+    layers: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add_layer(self, source: npt.NDArray[np.int64], d: int) -> None:
+        """Give one more layer's rows of d values a place in the group's tiles."""
+        row_bytes = self.kv.row_bytes(d)
+        source[[lr.R_D, lr.R_RATIO, lr.R_ROW_BYTES, lr.R_OFFSET]] = d, self.ratio, row_bytes, self.tile_bytes
+        source[[lr.R_GROUP, lr.R_TILE_ROWS]] = self.index, self.tile_rows
+        self.layers.append(source)
+        self.widths.append(d)
+        self.tile_bytes += self.tile_rows * row_bytes
+
+    @property
+    def clear(self) -> Op:
+        return lr.clear_latents
+
+    @property
+    def row_floats(self) -> int:
+        return max(self.widths, default=0)
+
+    def finish(self) -> None:
+        for layer in self.layers:
+            layer[lr.R_TILE_BYTES] = self.tile_bytes
+
+    def layout(self) -> GroupLayout:
+        runs = (f"{len(list(g))}x{d}" for d, g in groupby(self.widths))
+        layout_id = f"latent-rows-v1:{self.kv.name}:{'+'.join(runs)}:r{self.ratio}t{self.tile_rows}"
+        return GroupLayout(self.name, layout_id, self.tile_bytes, unit=self.ratio * self.tile_rows)

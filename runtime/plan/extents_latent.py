@@ -1,0 +1,39 @@
+"""What the ops on rows that heads share touch at most, see `runtime.plan.extents`.
+
+Rows lie in blocks and rings, which are not of the plan's memory: their addresses come with each run.
+"""
+
+from runtime.kernels import latent as la
+from runtime.kernels import latent_rows as lr
+from runtime.kernels.simd import LANES
+from runtime.plan.extents import Sizes, Span, Spans, touches, words_at
+
+
+def rows_source(s: Sizes, name: str, source: int) -> Spans:
+    """A descriptor of `latent_rows`, and the lists that it may name."""
+    yield Span(name, source, 8 * lr.R_WORDS)
+    words = words_at(source, lr.R_WORDS)
+    if words[lr.R_TOP_K]:
+        yield Span(f"lists of {name}", words[lr.R_LISTS], s.n_ubatch * 4 * words[lr.R_TOP_K])
+
+
+@touches(lr.store_latents)
+def _store_latents(s: Sizes, source: int, x: int, ldx: int) -> Spans:
+    yield from rows_source(s, "source", source)
+    yield s.rows("x", x, ldx, words_at(source, lr.R_WORDS)[lr.R_D])
+
+
+@touches(la.latent_attention, la.latent_combine)
+def _latent_attention(s: Sizes, descriptor: int) -> Spans:
+    yield Span("descriptor", descriptor, 8 * la.L_WORDS)
+    a = words_at(descriptor, la.L_WORDS)
+    heads, dv = a[la.L_HEADS], a[la.L_DV]
+    yield s.rows("q", a[la.L_Q], a[la.L_LDQ], heads * a[la.L_D])
+    yield s.rows("out", a[la.L_OUT], a[la.L_LDO], heads * dv)
+    if a[la.L_SINKS]:
+        yield Span("sinks", a[la.L_SINKS], -(-heads // LANES) * LANES * 4)
+    yield from rows_source(s, "first", a[la.L_FIRST])
+    if a[la.L_SECOND]:
+        yield from rows_source(s, "second", a[la.L_SECOND])
+    records = la.records_bytes(s.max_runs, heads, dv, a[la.L_MAX_PARTS])
+    yield Span("records", a[la.L_RECORDS], records)
