@@ -15,7 +15,14 @@ from runtime.pooling import Pooling
 from runtime.readout import Readout, read_readout
 from runtime.tokenizers import Tokenizer, load_tokenizer
 
-NUMERICS = {"dense-attention": 1, "conv": 1, "delta-net": 1, "mamba": 1, "latent-attention": 1}
+NUMERICS = {
+    "dense-attention": 1,
+    "conv": 1,
+    "delta-net": 1,
+    "mamba": 1,
+    "latent-attention": 1,
+    "deepseek4": 1,
+}
 """Versions of the arithmetic per kernel family; raised by hand when a change alters bits that are stored."""
 
 

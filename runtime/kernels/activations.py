@@ -32,7 +32,8 @@ from runtime.team import grab
     SIGMOID_GATE_CAPPED,  # g * sigmoid(1.702 g) * (clamp(up, -limit, limit) + 1), g = min(gate, limit)
     GELU,  # gelu(x)
     RELU_SQUARED,  # max(x, 0)^2
-) = range(6)
+    SILU_GATE_CLAMPED,  # silu(min(gate, limit)) * clamp(up, -limit, limit)
+) = range(7)
 
 _STEEPNESS = 1.702
 
@@ -55,6 +56,9 @@ def activate(kind, limit, gate, up, n, out):
     elif kind == SILU_GATE_CAPPED:
         for i in range(0, 4 * n, VB):
             store(out + i, vmin(vsilu(load_f32(gate + i)), top) * _clamp(load_f32(up + i), top))
+    elif kind == SILU_GATE_CLAMPED:
+        for i in range(0, 4 * n, VB):
+            store(out + i, vsilu(vmin(load_f32(gate + i), top)) * _clamp(load_f32(up + i), top))
     elif kind == SIGMOID_GATE_CAPPED:
         for i in range(0, 4 * n, VB):
             g = vmin(load_f32(gate + i), top)

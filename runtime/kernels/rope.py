@@ -24,6 +24,21 @@ from runtime.team import grab
 NORM, NEOX = 0, 1
 
 
+@nb.njit(**inline)
+def tabulate(freqs, pairs, pairing, magnitude, position, cos_at):
+    """The table of one position."""
+    sin_at = cos_at + 8 * pairs
+    for i in range(pairs):
+        s64, c64 = sincos(nb.float64(position) * ld_f64(freqs + 8 * i))
+        s, c = nb.float32(s64) * magnitude, nb.float32(c64) * magnitude
+        first = 8 * i if pairing == NORM else 4 * i
+        second = first + 4 if pairing == NORM else first + 4 * pairs
+        st_f32(cos_at + first, c)
+        st_f32(cos_at + second, c)
+        st_f32(sin_at + first, -s)
+        st_f32(sin_at + second, s)
+
+
 @Op
 def rope_table(a, job, ith, nth, ctl):
     """(frequencies f64 [pairs], pairs, pairing, magnitude f32, out, bytes per row)"""
@@ -35,18 +50,7 @@ def rope_table(a, job, ith, nth, ctl):
         if j >= rows:
             break
         for r in range(j, min(rows, j + 4)):
-            position = nb.float64(ld_i64(positions + 8 * r))
-            cos_at = out + r * ld
-            sin_at = cos_at + 8 * pairs
-            for i in range(pairs):
-                s64, c64 = sincos(position * ld_f64(freqs + 8 * i))
-                s, c = nb.float32(s64) * magnitude, nb.float32(c64) * magnitude
-                first = 8 * i if pairing == NORM else 4 * i
-                second = first + 4 if pairing == NORM else first + 4 * pairs
-                st_f32(cos_at + first, c)
-                st_f32(cos_at + second, c)
-                st_f32(sin_at + first, -s)
-                st_f32(sin_at + second, s)
+            tabulate(freqs, pairs, pairing, magnitude, ld_i64(positions + 8 * r), out + r * ld)
 
 
 @intrinsic

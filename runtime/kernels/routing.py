@@ -15,7 +15,7 @@ The tables of a routing, at addresses that its descriptor (int64 words) names:
 
 import numba as nb
 
-from runtime.kernels.job import ROWS
+from runtime.kernels.job import ROWS, TOKENS
 from runtime.kernels.simd import (
     LANES,
     VB,
@@ -33,15 +33,16 @@ from runtime.kernels.simd import (
     store,
     vdiv,
     vmax,
+    vsqrt,
 )
 from runtime.kernels.tape import JOB_SCRATCH, SCRATCH, Op, arg, variable
-from runtime.kernels.vecmath import vexp, vsigmoid
+from runtime.kernels.vecmath import vexp, vsigmoid, vsoftplus
 from runtime.team import grab
 
 T_K, T_EXPERTS, T_IDS, T_WEIGHTS, T_PLACE, T_PAIR, T_EXPERT, T_START, T_ACTIVE = range(9)
 T_WORDS = 9
 
-SOFTMAX, SIGMOID, SOFTMAX_OF_SELECTED = 1, 2, 3  # as GGUF's expert_gating_func numbers them
+SOFTMAX, SIGMOID, SOFTMAX_OF_SELECTED, SQRT_SOFTPLUS = 1, 2, 3, 4  # as GGUF's expert_gating_func numbers them
 
 _NEVER = -1e30  # below every score
 _SMALLEST_SUM = 6.103515625e-5  # of weights to divide by: the smallest normal f16, as the reference has it
@@ -137,6 +138,20 @@ def weigh(p, ids, k, gating, normalise, scale, weights, tmp):
         st_f32(weights + 4 * s, ld_f32(tmp + 4 * s) * factor)
 
 
+@nb.njit(**inline)
+def score(logits, n, gating, p):
+    """f32 [n] at p, in whole vectors: what each expert gets by its logit."""
+    for i in range(0, 4 * n, VB):
+        v = load_f32(logits + i)
+        if gating == SIGMOID:
+            v = vsigmoid(v)
+        elif gating == SQRT_SOFTPLUS:
+            v = vsqrt(vsoftplus(v))
+        store(p + i, v)
+    if gating == SOFTMAX:
+        softmax(p, n)
+
+
 @Op
 def route(a, job, ith, nth, ctl):
     """(logits, ld, routing, gating, bias, normalise, scale f32, groups, groups used): experts of each row
@@ -154,13 +169,7 @@ def route(a, job, ith, nth, ctl):
         if j >= rows:
             break
         ids = arg(t, T_IDS) + 4 * k * j
-        for i in range(0, padded, VB):
-            v = load_f32(logits + j * ld + i)
-            if gating == SIGMOID:
-                v = vsigmoid(v)
-            store(p + i, v)
-        if gating == SOFTMAX:
-            softmax(p, n)
+        score(logits + j * ld, n, gating, p)
         for i in range(0, padded, VB):
             v = load_f32(p + i)
             if bias != 0:
@@ -170,6 +179,30 @@ def route(a, job, ith, nth, ctl):
             drop_groups(scores, n, groups, used, tmp)
         select_top(scores, n, k, ids, tmp)
         ascend(ids, k)
+        weigh(p, ids, k, gating, normalise, scale, arg(t, T_WEIGHTS) + 4 * k * j, tmp)
+
+
+@Op
+def route_by_token(a, job, ith, nth, ctl):
+    """(logits, ld, routing, gating, table, normalise, scale f32): experts of each row by its token id
+
+    The table, i32 [vocabulary][k], says which; the logits say how much each counts.
+    """
+    logits, ld, t, gating, table, normalise = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4), arg(a, 5)
+    scale, rows = f32_from_bits(arg(a, 6)), variable(job, ROWS)
+    k, n = arg(t, T_K), arg(t, T_EXPERTS)
+    p = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
+    tmp = p + 4 * ((n + LANES - 1) // LANES * LANES)
+    while True:
+        j = grab(ctl, nth, 1)
+        if j >= rows:
+            break
+        ids = arg(t, T_IDS) + 4 * k * j
+        line = table + 4 * k * ld_i32(variable(job, TOKENS) + 4 * j)
+        for s in range(k):
+            st_i32(ids + 4 * s, ld_i32(line + 4 * s))
+        ascend(ids, k)
+        score(logits + j * ld, n, gating, p)
         weigh(p, ids, k, gating, normalise, scale, arg(t, T_WEIGHTS) + 4 * k * j, tmp)
 
 

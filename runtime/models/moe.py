@@ -4,14 +4,23 @@ from dataclasses import dataclass, replace
 
 from runtime.errors import ModelError
 from runtime.gguf import ModelFile
-from runtime.kernels.routing import SIGMOID, SOFTMAX, SOFTMAX_OF_SELECTED
+from runtime.kernels.routing import SIGMOID, SOFTMAX, SOFTMAX_OF_SELECTED, SQRT_SOFTPLUS
 from runtime.models import blocks
 from runtime.models.hyper import Decoder, Layer
 from runtime.plan.builder import Plan
 from runtime.plan.experts import Gating, expert_mlp, route
 from runtime.plan.values import Rows
 
-__all__ = ["SIGMOID", "SOFTMAX", "SOFTMAX_OF_SELECTED", "Experts", "mixture", "moe", "shared"]
+__all__ = [
+    "SIGMOID",
+    "SOFTMAX",
+    "SOFTMAX_OF_SELECTED",
+    "SQRT_SOFTPLUS",
+    "Experts",
+    "mixture",
+    "moe",
+    "shared",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ ACTIVATIONS = {
     "silu-gate": activations.SILU_GATE,
     "gelu-gate": activations.GELU_GATE,
     "silu-gate-capped": activations.SILU_GATE_CAPPED,
+    "silu-gate-clamped": activations.SILU_GATE_CLAMPED,
     "sigmoid-gate-capped": activations.SIGMOID_GATE_CAPPED,
     "gelu": activations.GELU,
     "relu-squared": activations.RELU_SQUARED,

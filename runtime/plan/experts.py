@@ -27,9 +27,9 @@ Emit = Callable[[int, int], None]
 class Gating:
     """How experts are chosen and weighed.
 
-    `function` is the GGUF number: softmax over all, sigmoid, or softmax over the selected. With `groups`
-    above `groups_used` only experts of the best groups stand for selection. Weights are divided by their sum
-    where `normalise` says so, then multiplied by `scale`.
+    `function` is the GGUF number: softmax over all, sigmoid, softmax over the selected, or the root of
+    softplus. With `groups` above `groups_used` only experts of the best groups stand for selection. Weights
+    are divided by their sum where `normalise` says so, then multiplied by `scale`.
     """
 
     n_expert: int
@@ -44,7 +44,7 @@ class Gating:
         """Errors: ModelError for numbers that make no sense."""
         if (
             not 1 <= self.n_used <= self.n_expert <= MAX_EXPERTS
-            or self.function not in (r.SOFTMAX, r.SIGMOID, r.SOFTMAX_OF_SELECTED)
+            or self.function not in (r.SOFTMAX, r.SIGMOID, r.SOFTMAX_OF_SELECTED, r.SQRT_SOFTPLUS)
             or not 1 <= self.groups_used <= self.groups
             or self.n_expert % self.groups
             or self.n_used > self.n_expert // self.groups * self.groups_used
@@ -77,6 +77,20 @@ def route(p: Plan, logits: Rows, gating: Gating, bias: str = "") -> Routing:
     biases = p.weights.vector(bias, widths=[gating.n_expert]) if bias and p.weights.has(bias) else 0
     p.op(r.route, logits.address, logits.ld, routing.address, gating.function, biases, int(gating.normalise),
          f32_bits(gating.scale), gating.groups, gating.groups_used)  # fmt: skip
+    p.op(r.dispatch, routing.address)
+    return routing
+
+
+def route_by_token(p: Plan, logits: Rows, gating: Gating, name: str) -> Routing:
+    """The table of that name has each token's experts; `logits` say what they count.
+
+    Errors: ModelError for a table of another shape or type, or with experts that do not exist.
+    """
+    gating.check()
+    routing = _tables(p, gating)
+    table = p.weights.integers(f"{name}.weight", (p.n_vocab, gating.n_used), gating.n_expert)
+    p.op(r.route_by_token, logits.address, logits.ld, routing.address, gating.function, table,
+         int(gating.normalise), f32_bits(gating.scale))  # fmt: skip
     p.op(r.dispatch, routing.address)
     return routing
 

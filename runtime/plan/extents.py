@@ -25,6 +25,7 @@ GATED = (
     activations.SILU_GATE,
     activations.GELU_GATE,
     activations.SILU_GATE_CAPPED,
+    activations.SILU_GATE_CLAMPED,
     activations.SIGMOID_GATE_CAPPED,
 )
 
@@ -94,6 +95,7 @@ def _f32(n: int) -> int:
 
 
 def words_at(address: int, n: int) -> list[int]:
+    """The int64 words of a descriptor."""
     return list((ctypes.c_int64 * n).from_address(address))
 
 
@@ -246,7 +248,7 @@ def _rope_table(s: Sizes, frequencies: int, pairs: int, pairing: int, scale: int
 def _rotate_heads(
     s: Sizes, x: int, ldx: int, heads: int, d: int, table: int, ld: int, n_rot: int, pairing: int
 ) -> Spans:
-    yield s.rows("x", x, ldx, heads * d)
+    yield s.rows("x", x, ldx, (heads - 1) * d + n_rot)
     yield Span("table", table, s.n_ubatch * ld)
 
 
@@ -304,6 +306,16 @@ def _route(s: Sizes, logits: int, ld: int, descriptor: int, gating: int, bias: i
     yield s.rows("logits", logits, ld, n_expert)
     if bias:
         yield Span("bias", bias, _f32(n_expert))
+
+
+@touches(routing.route_by_token)
+def _route_by_token(
+    s: Sizes, logits: int, ld: int, descriptor: int, gating: int, table: int, *_: int
+) -> Spans:
+    yield from _routing(s, descriptor)
+    words = words_at(descriptor, routing.T_WORDS)
+    yield s.rows("logits", logits, ld, words[routing.T_EXPERTS])
+    yield Span("table", table, 4 * words[routing.T_K] * s.n_vocab)
 
 
 @touches(experts.gather_quant)

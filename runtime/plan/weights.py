@@ -104,6 +104,10 @@ class Weights:
         self._used.add(name)
         return tensor
 
+    def allow(self, name: str) -> None:
+        """Let the file have a tensor that the plan has no use for."""
+        self._used.add(name)
+
     def check_used(self) -> None:
         """A layer's tensors all mean something; layers that were not touched at all may stay so.
 
@@ -250,6 +254,25 @@ class Weights:
             )
         self._report(tensor.n_bytes)
         return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name), width).reshape(-1)
+
+    def integers(self, name: str, shape: tuple[int, int], n: int) -> int:
+        """Address of a copy of an I32 tensor [rows][columns], all of whose numbers lie in [0, n).
+
+        A copy, for they are indices: the mapped file may change. Errors: ModelError.
+        """
+        tensor = self.info(name)
+        if tensor.type.name != "I32" or tuple(tensor.shape) != shape[::-1]:
+            raise ModelError(
+                f"{self._file.path.name}: tensor {name} is {tensor.type.name} {list(tensor.shape)},"
+                f" expected I32 {list(shape[::-1])}"
+            )
+        out = self._arena.array(shape, np.int32, name)
+        out[:] = self._file.tensor_bytes(name).view(np.int32).reshape(shape)
+        if (out < 0).any() or (out >= n).any():
+            raise ModelError(f"{self._file.path.name}: tensor {name} has numbers outside of 0 to {n - 1}")
+        self._report(tensor.n_bytes)
+        address: int = out.ctypes.data
+        return address
 
     def matrix(self, name: str, k: int) -> npt.NDArray[np.float32]:
         """A 2-D tensor as float32 [rows, k]."""

@@ -61,12 +61,18 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return e / e.sum(-1, keepdims=True)
 
 
+SCORES = {
+    r.SOFTMAX: softmax,
+    r.SIGMOID: lambda v: 1 / (1 + np.exp(-v)),
+    r.SOFTMAX_OF_SELECTED: lambda v: v,
+    r.SQRT_SOFTPLUS: lambda v: np.sqrt(np.logaddexp(0, v)),
+}
+
+
 def reference(logits, k, gating, bias, normalise, scale, groups, used):
     """Ids ascending and weights, in float64."""
     x = logits.astype(np.float64)
-    p = {r.SOFTMAX: softmax, r.SIGMOID: lambda v: 1 / (1 + np.exp(-v)), r.SOFTMAX_OF_SELECTED: lambda v: v}[
-        gating
-    ](x)
+    p = SCORES[gating](x)
     scores = p + (0 if bias is None else bias)
     if groups > used:
         parts = scores.reshape(len(x), groups, -1)
@@ -82,7 +88,7 @@ def reference(logits, k, gating, bias, normalise, scale, groups, used):
     return ids, w * scale
 
 
-@pytest.mark.parametrize("gating", [r.SOFTMAX, r.SIGMOID, r.SOFTMAX_OF_SELECTED])
+@pytest.mark.parametrize("gating", SCORES)
 @pytest.mark.parametrize(("n", "k"), [(4, 1), (6, 2), (40, 8), (130, 6)])
 def test_experts_and_weights_equal_the_reference(gating: int, n: int, k: int) -> None:
     rng = np.random.default_rng(n)
@@ -108,6 +114,34 @@ def test_only_experts_of_the_best_groups_are_selected(groups: int, used: int) ->
     expected_ids, expected = reference(logits, 4, r.SIGMOID, bias, True, 2.5, groups, used)
     assert np.array_equal(ids, expected_ids)
     assert np.abs(weights - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_table_of_tokens_says_which_experts_and_logits_what_they_count(normalise: bool) -> None:
+    rng = np.random.default_rng(5)
+    n, k, rows = 20, 3, 40
+    table = np.stack([rng.permutation(n)[:k] for _ in range(64)]).astype(np.int32)
+    tokens = rng.integers(0, 64, rows).astype(np.int32)
+    logits = (rng.standard_normal((rows, n)) * 8).astype(np.float32)
+    with bench() as b:
+        router = Router(b, n, k)
+        padded, ids, wanted = (
+            b.array(np.zeros((rows, 32))),
+            b.array(tokens, np.int32),
+            b.array(table, np.int32),
+        )
+        padded[:, :n] = logits
+        b.rows(rows)
+        b.vars[job.TOKENS] = ids.ctypes.data
+        b.run(r.route_by_token, padded.ctypes.data, 128, router.address, r.SQRT_SOFTPLUS, wanted.ctypes.data,
+              int(normalise), f32_bits(1.5))  # fmt: skip
+        got = router.tables[r.T_IDS][: rows * k].reshape(rows, k)
+        weights = router.tables[r.T_WEIGHTS][: rows * k].reshape(rows, k)
+        expected = np.sort(table[tokens], axis=1)
+        assert np.array_equal(got, expected)
+        scores = np.take_along_axis(SCORES[r.SQRT_SOFTPLUS](logits.astype(np.float64)), expected, 1)
+        scores = scores / scores.sum(1, keepdims=True) if normalise else scores
+        assert np.abs(weights - 1.5 * scores).max() < 1e-5
 
 
 def test_ties_go_to_the_lowest_experts_and_nans_to_valid_ones() -> None:

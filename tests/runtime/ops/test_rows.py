@@ -72,6 +72,10 @@ def test_head_norms_may_differ_in_width_between_queries_and_keys() -> None:
         (act.GELU_GATE, lambda g, u: gelu(g) * u),
         (act.SILU_GATE_CAPPED, lambda g, u: np.minimum(silu(g), 0.7) * np.clip(u, -0.7, 0.7)),
         (
+            act.SILU_GATE_CLAMPED,
+            lambda g, u: silu(np.minimum(g, np.float32(0.7))) * np.clip(u, -0.7, 0.7),
+        ),
+        (
             act.SIGMOID_GATE_CAPPED,
             lambda g, u: (
                 np.minimum(g, 0.7) * sigmoid(1.702 * np.minimum(g, 0.7)) * (np.clip(u, -0.7, 0.7) + 1)
