@@ -38,8 +38,9 @@ import numpy.typing as npt
     A_GET_VALUES,
     A_BIAS,  # f32 [heads][2 * span], added to scores: entry span + key - query of a head; 0 for none
     A_SPAN,
-) = range(31)
-A_WORDS = 31
+    A_SHARED,  # whether another layer stores the keys and values: rows are q alone
+) = range(32)
+A_WORDS = 32
 
 CAUSAL = 0  # keys up to the query; with a window, the last `window` of them
 CHUNKED = 1  # keys up to the query, from the start of its chunk of `window` positions

@@ -7,15 +7,20 @@ from runtime.kernels.norms import rms_scale
 from runtime.kernels.quantise import quantise
 from runtime.kernels.simd import VB, inline, ld_f32, ld_i64, load_f32, store
 from runtime.kernels.tape import JOB_SCRATCH, SCRATCH, Op, arg, variable
-from runtime.kernels.vecmath import vsigmoid, vsilu
+from runtime.kernels.vecmath import vgelu, vsigmoid, vsilu
 from runtime.team import grab
 
-SIGMOID, SILU = 0, 1
+SIGMOID, SILU, GELU, PLAIN = range(4)
 
 
 @nb.njit(**inline)
 def opened(gate, function):
-    return vsilu(gate) if function == SILU else vsigmoid(gate)
+    """function(gate); `PLAIN` leaves it as it is."""
+    if function == SIGMOID:
+        return vsigmoid(gate)
+    if function == SILU:
+        return vsilu(gate)
+    return vgelu(gate) if function == GELU else gate
 
 
 @Op
@@ -39,15 +44,23 @@ def part_heads(a, job, ith, nth, ctl):
 
 @Op
 def gate_quant(a, job, ith, nth, ctl):
-    """(x, ldx, n, gate, ldg, dst, activation kind): dst = quantise(x * sigmoid(gate))"""
-    x, ldx, n, gate, ldg, dst = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4), arg(a, 5)
-    kind, rows, tmp = arg(a, 6), variable(job, ROWS), ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
+    """(x, ldx, n, gate, ldg, function, dst, activation kind): dst = quantise(x * function(gate))
+
+    With ldg = 0 all rows get one gate.
+    """
+    x, ldx, n, gate, ldg, function = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4), arg(a, 5)
+    dst, kind, rows, tmp = (
+        arg(a, 6),
+        arg(a, 7),
+        variable(job, ROWS),
+        ld_i64(job + JOB_SCRATCH) + ith * SCRATCH,
+    )
     while True:
         j = grab(ctl, nth, 1)
         if j >= rows:
             break
         for i in range(0, 4 * n, VB):
-            store(tmp + i, load_f32(x + j * ldx + i) * vsigmoid(load_f32(gate + j * ldg + i)))
+            store(tmp + i, load_f32(x + j * ldx + i) * opened(load_f32(gate + j * ldg + i), function))
         quantise(tmp - j * 4 * n, 4 * n, j, j + 1, rows, n, dst, kind)
 
 

@@ -21,6 +21,7 @@ from runtime.kernels.attention_layer import (
     A_PUT_VALUE,
     A_ROPE,
     A_ROTATE,
+    A_SHARED,
     A_TILE,
     A_V_BYTES,
     A_X,
@@ -67,8 +68,14 @@ def hadamard(x, d):
 @nb.njit(**inline)
 def rotate_row(a, row, table):
     """Rope, then Hadamard where asked for, of one row's heads, in place."""
-    heads, kv_heads, dk, dv = arg(a, A_HEADS), arg(a, A_KV_HEADS), arg(a, A_DK), arg(a, A_DV)
-    n_rot, rotate = arg(a, A_N_ROT), arg(a, A_ROTATE)
+    heads, dk, dv, n_rot, rotate = (
+        arg(a, A_HEADS),
+        arg(a, A_DK),
+        arg(a, A_DV),
+        arg(a, A_N_ROT),
+        arg(a, A_ROTATE),
+    )
+    kv_heads = arg(a, A_KV_HEADS) if arg(a, A_SHARED) == 0 else nb.int64(0)
     for h in range(heads + kv_heads):
         x = row + 4 * h * dk
         if table != 0:
@@ -96,7 +103,7 @@ def put_row(a, k, v, block, row):
 
 @Op
 def rotate_and_store(args, job, ith, nth, ctl):
-    """(descriptor)"""
+    """(descriptor): where keys and values are another layer's, only queries are rotated"""
     a = arg(args, 0)
     heads, kv_heads, dk = arg(a, A_HEADS), arg(a, A_KV_HEADS), arg(a, A_DK)
     rows, positions = ld_i64(job + JOB_VARS + 8 * ROWS), ld_i64(job + JOB_VARS + 8 * ROW_POSITION)
@@ -108,6 +115,8 @@ def rotate_and_store(args, job, ith, nth, ctl):
         row = arg(a, A_X) + j * arg(a, A_LDX)
         table = arg(a, A_ROPE) + j * arg(a, A_LD_ROPE) if arg(a, A_ROPE) != 0 else nb.int64(0)
         rotate_row(a, row, table)
+        if arg(a, A_SHARED) != 0:
+            continue
         position = ld_i64(positions + 8 * j)
         run_at = run_table + ld_i64(row_run + 8 * j) * 8 * RUN_WORDS
         block = ld_i64(ld_i64(run_at + 8 * (RUN_BLOCKS + arg(a, A_GROUP))) + 8 * (position // BLOCK))

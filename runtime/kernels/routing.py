@@ -207,6 +207,20 @@ def route_by_token(a, job, ith, nth, ctl):
 
 
 @Op
+def scale_weights(a, job, ith, nth, ctl):
+    """(scales f32 [experts], routing): what an expert's results count times the expert's scale"""
+    scales, t, rows = arg(a, 0), arg(a, 1), variable(job, ROWS)
+    k = arg(t, T_K)
+    while True:
+        j = grab(ctl, nth, 8)
+        if j >= rows:
+            break
+        for i in range(4 * k * j, 4 * k * min(rows, j + 8), 4):
+            at = arg(t, T_WEIGHTS) + i
+            st_f32(at, ld_f32(at) * ld_f32(scales + 4 * ld_i32(arg(t, T_IDS) + i)))
+
+
+@Op
 def dispatch(a, job, ith, nth, ctl):
     """(routing): number the pairs of the step by expert: one thread, a few instructions per pair"""
     t = arg(a, 0)

@@ -86,6 +86,19 @@ def gate_heads(a, job, ith, nth, ctl):
 
 
 @Op
+def clear_rows(a, job, ith, nth, ctl):
+    """(x, ldx, n, rows): x = 0"""
+    x, ldx, n, rows = arg(a, 0), arg(a, 1), arg(a, 2), variable(job, arg(a, 3))
+    while True:
+        j = grab(ctl, nth, 4)
+        if j >= rows:
+            break
+        for r in range(j, min(rows, j + 4)):
+            for i in range(0, 4 * n, VB):
+                store(x + r * ldx + i, splat_f32(nb.float32(0.0)))
+
+
+@Op
 def gather_out(a, job, ith, nth, ctl):
     """(x, ldx, n, out, ldo): out[i] = x[OUT_INDEX[i]], the rows that want logits"""
     x, ldx, n, out, ldo = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)

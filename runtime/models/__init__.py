@@ -27,6 +27,7 @@ _FILES = {
     "gemma-embedding": "gemma3",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
+    "gemma4": "gemma4",
     "glm4": "glm4",
     "glm4moe": "glm4moe",
     "gpt-oss": "gpt_oss",

@@ -1,7 +1,7 @@
 """Qwen 3.5 and Qwen 3 Next: three layers of gated delta rule for each one of attention with gated heads.
 
-In Qwen 3.5 every n-th head of values shares one of keys; in Qwen 3 Next neighbours do, and beta and alpha come
-from one matrix. With text alone, interleaved rope turns every pair by one position.
+In Qwen 3.5 every n-th head of values shares one of keys; in Qwen 3 Next neighbours do, and one matrix gives
+beta and alpha. With text alone, interleaved rope turns every pair by one position.
 """
 
 from dataclasses import dataclass

@@ -135,6 +135,9 @@ def rotation(p: Plan, d_k: int, *, neox: bool) -> Rope:
     return p.rope(turns, neox=neox, magnitude=scaling.magnitude)
 
 
-def plain(p: Plan, d_k: int, *, neox: bool, base: str = "rope.freq_base", default: float = 10000.0) -> Rope:
+def plain(
+    p: Plan, d_k: int, *, neox: bool, base: str = "rope.freq_base", default: float = 10000.0,
+    count: str = "rope.dimension_count",
+) -> Rope:  # fmt: skip
     """A rotation that no context extension touches: that of windowed layers."""
-    return p.rope(frequencies(rotated(p.file, d_k), base_of(p.file, base, default)), neox=neox)
+    return p.rope(frequencies(rotated(p.file, d_k, count), base_of(p.file, base, default)), neox=neox)

@@ -16,11 +16,6 @@ def full_rotation(p: Plan, d_k: int) -> Rope:
     return p.rope(turns, neox=True, magnitude=scaling.magnitude)
 
 
-def local_rotation(p: Plan, d_k: int) -> Rope:
-    n_rot = rope.rotated(p.file, d_k, "rope.dimension_count_swa")
-    return p.rope(rope.frequencies(n_rot, rope.base_of(p.file, "rope.freq_base_swa")), neox=True)
-
-
 def attention(p: Plan, d: Decoder, layer: Layer, x: Rows, cache: CacheGroup, rotation: Rope) -> None:
     n, h = layer.prefix, p.rows(p.keep(p.rms_norm(x, f"{layer.prefix}attn_norm", d.eps)))
     on_heads = blocks.norm_heads if p.weights.has(f"{n}attn_q_norm.weight") else None
@@ -51,7 +46,8 @@ def build(p: Plan) -> None:
         f.get_floats(f.arch_key(f"swiglu_clamp_{kind}"), d.n_layer + n_extra, (0.0,) * d.n_layer)[: d.n_layer]
         for kind in ("exp", "shexp")
     )
-    full, local = full_rotation(p, d.heads.d_k), local_rotation(p, d.heads.d_k)
+    full = full_rotation(p, d.heads.d_k)
+    local = rope.plain(p, d.heads.d_k, neox=True, base="rope.freq_base_swa", count="rope.dimension_count_swa")
     caches = blocks.caches(p, is_local, window)
     for layer, x, cache in blocks.layers(p, d, caches):
         i = layer.index

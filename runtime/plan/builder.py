@@ -125,11 +125,11 @@ class Plan:
             self._areas[name] = address, n_bytes
         return address
 
-    def embedding(self, name: str, width: int, scale: float = 1.0) -> Rows:
-        """x = scale * rows of the table at the step's tokens."""
+    def embedding(self, name: str, width: int, scale: float = 1.0, out: str = "x") -> Rows:
+        """out = scale * rows of the table at the step's tokens."""
         table = self.weights.table(f"{name}.weight", width)
-        x = self.buffer("x", width)
-        self.n_vocab = table.rows
+        x = self.buffer(out, width)
+        self.n_vocab = min(table.rows, self.n_vocab or table.rows)
         self.op(EMBED[table.type_name], table.address, table.row_bytes, table.k, self.tokens.ctypes.data,
                 x.address, x.ld, f32_bits(scale), x.count)  # fmt: skip
         return x
@@ -248,6 +248,14 @@ class Plan:
             y.count,
         )
 
+    def scale(self, x: Rows, factor: float) -> None:
+        """x *= factor"""
+        self.op(ops.shape_logits, x.address, x.ld, padded(x.width), f32_bits(factor), f32_bits(0.0), x.count)
+
+    def clear(self, x: Rows) -> None:
+        """x = 0"""
+        self.op(ops.clear_rows, x.address, x.ld, padded(x.width), x.count)
+
     def add_gated(self, y: Rows, residual: Rows, x: Rows, gate: str) -> None:
         """residual += sigmoid(x . gate) * y, one gate per row"""
         w = self.weights.vector(f"{gate}.weight", widths=[x.width])
@@ -318,22 +326,28 @@ class Plan:
 
     def attention(
         self, qkv: Rows, group: CacheGroup, heads: Heads, rope: Rope | None, *, scale: float = 0.0,
-        softcap: float = 0.0, sinks: str = "", bias: Bias | None = None,
+        softcap: float = 0.0, sinks: str = "", bias: Bias | None = None, shared: bool = False,
     ) -> Rows:  # fmt: skip
         """Rotate and store this layer's keys and values, then attend; `qkv` rows are q, k, v heads in a row.
 
         `scale` is that of ``q . k``, by default ``d_k ** -0.5``. `sinks` names a tensor of one logit per
-        head, `bias` is added to scores. Returns rows of ``n * d_v``.
+        head, `bias` is added to scores. A `shared` layer attends to what the group's latest layer with keys
+        and values stored, and its rows are q alone. Returns rows of ``n * d_v``.
         """
         key_type, value_type = KV_TYPES[self.options.key_type], KV_TYPES[self.options.value_type]
         self._check_heads(heads, key_type, value_type)
+        if shared and group.shapes[-1:] != [(heads.n_kv, heads.d_k, heads.d_v)]:
+            raise ModelError(
+                f"{self.file.path.name}: a layer shares keys and values that do not fit its queries"
+            )
         out = self.buffer("attention", heads.n * heads.d_v)
         k_bytes, v_bytes = TILE * key_type.row_bytes(heads.d_k), TILE * value_type.row_bytes(heads.d_v)
         max_parts = -(-self.options.n_ctx // BLOCK)
         rotate = (al.ROTATE_K if self.options.rotate_k else 0) | (al.ROTATE_V if self.options.rotate_v else 0)
         layer = al.descriptor(self.arena.array((al.A_WORDS,), np.int64, "attention layer"), {
             al.A_X: qkv.address, al.A_LDX: qkv.ld, al.A_OUT: out.address, al.A_LDO: out.ld,
-            al.A_BASE: group.tile_bytes, al.A_GROUP: group.index,
+            al.A_BASE: int(group.layers[-1][al.A_BASE]) if shared else group.tile_bytes,
+            al.A_GROUP: group.index,
             al.A_HEADS: heads.n, al.A_KV_HEADS: heads.n_kv, al.A_DK: heads.d_k, al.A_DV: heads.d_v,
             al.A_MASK: group.mask, al.A_WINDOW: group.window,
             al.A_SCALE: f32_bits(scale or heads.d_k**-0.5), al.A_SOFTCAP: f32_bits(softcap),
@@ -343,8 +357,12 @@ class Plan:
             al.A_N_ROT: rope.n_rot if rope else 0, al.A_PAIRING: rope.pairing if rope else 0,
             al.A_ROTATE: rotate, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes,
             al.A_BIAS: bias.address if bias else 0, al.A_SPAN: bias.span if bias else 0,
+            al.A_SHARED: int(shared),
         })  # fmt: skip
-        group.add_layer(layer, heads.n_kv, heads.d_k, heads.d_v, heads.n_kv * (k_bytes + v_bytes))
+        if shared:
+            group.readers.append(layer)
+        else:
+            group.add_layer(layer, heads.n_kv, heads.d_k, heads.d_v, heads.n_kv * (k_bytes + v_bytes))
         self.functions += [
             (layer, al.A_PUT_KEY, key_type.put_key), (layer, al.A_PUT_VALUE, value_type.put_value),
             (layer, al.A_GET_KEYS, key_type.get_keys), (layer, al.A_GET_VALUES, value_type.get_values),

@@ -70,13 +70,16 @@ class Pairs:
     width: int
 
 
-def route(p: Plan, logits: Rows, gating: Gating, bias: str = "") -> Routing:
-    """Choose the experts of each row by `logits`; `bias` names a tensor that only the selection sees."""
+def route(p: Plan, logits: Rows, gating: Gating, bias: str = "", scales: str = "") -> Routing:
+    """Choose the experts of each row by `logits`; `bias` names a tensor that only the selection sees,
+    `scales` one whose values multiply the weights of the experts that were selected."""
     gating.check()
     routing = _tables(p, gating)
     biases = p.weights.vector(bias, widths=[gating.n_expert]) if bias and p.weights.has(bias) else 0
     p.op(r.route, logits.address, logits.ld, routing.address, gating.function, biases, int(gating.normalise),
          f32_bits(gating.scale), gating.groups, gating.groups_used)  # fmt: skip
+    if scales and p.weights.has(scales):
+        p.op(r.scale_weights, p.weights.vector(scales, widths=[gating.n_expert]), routing.address)
     p.op(r.dispatch, routing.address)
     return routing
 

@@ -176,6 +176,11 @@ def _gate_heads(s: Sizes, x: int, ldx: int, heads: int, d: int, gates: int, ldg:
     yield s.rows("gates", gates, ldg, heads, rows)
 
 
+@touches(row_ops.clear_rows)
+def _clear_rows(s: Sizes, x: int, ldx: int, n: int, rows: int) -> Spans:
+    yield s.rows("x", x, ldx, n, rows)
+
+
 @touches(row_ops.gather_out)
 def _gather_out(s: Sizes, x: int, ldx: int, n: int, out: int, ldo: int) -> Spans:
     yield s.rows("x", x, ldx, n)
@@ -270,7 +275,8 @@ def _attention(s: Sizes, descriptor: int) -> Spans:
     yield Span("descriptor", descriptor, 8 * al.A_WORDS)
     a = words_at(descriptor, al.A_WORDS)
     heads, kv_heads, dk, dv = a[al.A_HEADS], a[al.A_KV_HEADS], a[al.A_DK], a[al.A_DV]
-    yield s.rows("x", a[al.A_X], a[al.A_LDX], (heads + kv_heads) * dk + kv_heads * dv)
+    stored = 0 if a[al.A_SHARED] else kv_heads
+    yield s.rows("x", a[al.A_X], a[al.A_LDX], (heads + stored) * dk + stored * dv)
     yield s.rows("out", a[al.A_OUT], a[al.A_LDO], heads * dv)
     partials = partial_bytes(s.max_runs, kv_heads, heads // kv_heads, dv, a[al.A_MAX_PARTS])
     yield Span("partials", a[al.A_PARTIALS], partials)
@@ -316,6 +322,12 @@ def _route_by_token(
     words = words_at(descriptor, routing.T_WORDS)
     yield s.rows("logits", logits, ld, words[routing.T_EXPERTS])
     yield Span("table", table, 4 * words[routing.T_K] * s.n_vocab)
+
+
+@touches(routing.scale_weights)
+def _scale_weights(s: Sizes, scales: int, descriptor: int) -> Spans:
+    yield from _routing(s, descriptor)
+    yield Span("scales", scales, 4 * words_at(descriptor, routing.T_WORDS)[routing.T_EXPERTS])
 
 
 @touches(experts.gather_quant)

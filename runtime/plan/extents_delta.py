@@ -64,7 +64,9 @@ def _part_heads(s: Sizes, x: int, ldx: int, heads: int, d: int) -> Spans:
 
 
 @touches(gates.gate_quant)
-def _gate_quant(s: Sizes, x: int, ldx: int, n: int, gate: int, ldg: int, dst: int, kind: int) -> Spans:
+def _gate_quant(
+    s: Sizes, x: int, ldx: int, n: int, gate: int, ldg: int, function: int, dst: int, kind: int
+) -> Spans:
     yield s.rows("x", x, ldx, n)
     yield s.rows("gate", gate, ldg, n)
     yield s.tiles("dst", dst, kind, n)
@@ -76,7 +78,7 @@ def _norm_gate_quant(
     dst: int, kind: int,
 ) -> Spans:  # fmt: skip
     yield _vector("weight", weight, d)
-    yield from _gate_quant(s, x, ldx, heads * d, gate, ldg, dst, kind)
+    yield from _gate_quant(s, x, ldx, heads * d, gate, ldg, function, dst, kind)
 
 
 def _vector(name: str, address: int, n: int) -> Span:

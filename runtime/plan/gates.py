@@ -7,7 +7,7 @@ from runtime.kernels.tape import SCRATCH
 from runtime.plan.builder import Plan
 from runtime.plan.values import Rows, Source
 
-FUNCTIONS = {"sigmoid": gates.SIGMOID, "silu": gates.SILU}
+FUNCTIONS = {"sigmoid": gates.SIGMOID, "silu": gates.SILU, "gelu": gates.GELU, "plain": gates.PLAIN}
 
 
 def part_heads(p: Plan, x: Rows, heads: int, d: int) -> tuple[Rows, Rows]:
@@ -25,11 +25,13 @@ def part_heads(p: Plan, x: Rows, heads: int, d: int) -> tuple[Rows, Rows]:
     return x.columns(0, n), x.columns(n, x.width - n)
 
 
-def gated(p: Plan, x: Rows, gate: Rows) -> Source:
-    """x * sigmoid(gate)"""
+def gated(p: Plan, x: Rows, gate: Rows, function: str = "sigmoid") -> Source:
+    """x * function(gate), one of `FUNCTIONS`"""
 
     def emit(kind: int, dst: int) -> None:
-        p.op(gates.gate_quant, x.address, x.ld, x.width, gate.address, gate.ld, dst, kind)
+        p.op(
+            gates.gate_quant, x.address, x.ld, x.width, gate.address, gate.ld, FUNCTIONS[function], dst, kind
+        )
 
     return Source(x.width, x.count, emit)
 

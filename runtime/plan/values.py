@@ -80,7 +80,10 @@ class Bias:
 
 @dataclass(slots=True)
 class CacheGroup:
-    """Layers that share block tables and a mask. Layers are added as the plan meets them."""
+    """Layers that share block tables and a mask. Layers are added as the plan meets them.
+
+    `readers` have no keys and values of their own and attend to those of one of the `layers`.
+    """
 
     name: str
     index: int
@@ -90,6 +93,7 @@ class CacheGroup:
     tile_bytes: int = 0
     shapes: list[tuple[int, int, int]] = field(default_factory=list)
     layers: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    readers: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
     def add_layer(
         self, layer: npt.NDArray[np.int64], kv_heads: int, dk: int, dv: int, tile_bytes: int
@@ -110,7 +114,7 @@ class CacheGroup:
 
     def finish(self) -> None:
         """Tell the layers what only all of them together decide."""
-        for layer in self.layers:
+        for layer in (*self.layers, *self.readers):
             layer[al.A_TILE] = self.tile_bytes
 
     def layout(self) -> GroupLayout:

@@ -17,11 +17,11 @@ DENSE_ARCHS = (
     *("llama", "llama-bias", "qwen2", "qwen3", "qwen3vl", "phi3", "mistral3", "glm4", "granite", "smollm3"),
     *("olmo2", "olmo2-swa", "seed_oss", "exaone4", "exaone4-swa", "ernie4_5", "hunyuan-dense"),
     *("gemma", "gemma2", "gemma3", "starcoder2", "gpt2", "gptneox", "gptneox-seq", "phi2", "stablelm"),
-    *("command-r", "cohere2", "nemotron"),
+    *("command-r", "cohere2", "nemotron", "gemma4"),
 )
 MOE_ARCHS = (
     *("llama-moe", "qwen2moe", "qwen3moe", "granitemoe", "olmoe", "ernie4_5-moe", "hunyuan-moe", "dots1"),
-    *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4"),
+    *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4", "gemma4-moe"),
 )
 DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
 RECURRENT_ARCHS = ("mamba", "mamba2")

@@ -98,6 +98,10 @@ def test_every_supported_architecture_is_held_to_an_oracle() -> None:
         ("qwen35", "qwen35.ssm.state_size=int:32", "inner_size"),
         ("qwen35", "qwen35.ssm.conv_kernel=int:5", r"ssm_conv1d.weight has shape \[4, 128\]"),
         ("qwen35", "qwen35.full_attention_interval=int:3", "attn_q.weight is missing"),
+        ("gemma4", "gemma4.attention.shared_kv_layers=int:1", "1 of 5 layers cannot share"),
+        ("gemma4", "gemma4.attention.shared_kv_layers=int:4", "4 of 5 layers cannot share"),
+        ("gemma4", "gemma4.attention.key_length_swa=int:32", "attn_q.weight has shape"),
+        ("gemma4", "gemma4.embedding_length_per_layer_input=int:0", "inp_gate.weight is unknown"),
         ("qwen3next", "qwen3next.ssm.group_count=int:1", "attn_qkv.weight has shape"),
     ],
 )

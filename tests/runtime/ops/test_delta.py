@@ -10,7 +10,7 @@ from runtime.kernels.job import f32_bits
 from runtime.kernels.quantise import A_F32
 from tests.runtime.ops.harness import Bench, bench
 from tests.runtime.ops.recurrences import alone, assert_bits_depend_on_the_sequence_alone
-from tests.runtime.ops.test_rows import draw, sigmoid, silu
+from tests.runtime.ops.test_rows import draw, gelu, sigmoid, silu
 
 EPS = 1e-6
 
@@ -175,18 +175,22 @@ def test_gates_between_query_heads_are_parted_from_them() -> None:
     assert np.array_equal(got[:, 96:], x[:, 96:])
 
 
-@pytest.mark.parametrize(("function", "formula"), [(gates.SIGMOID, sigmoid), (gates.SILU, silu)])
+@pytest.mark.parametrize(
+    ("function", "formula"),
+    [(gates.SIGMOID, sigmoid), (gates.SILU, silu), (gates.GELU, gelu), (gates.PLAIN, lambda x: x)],
+)
 def test_results_are_gated_before_they_are_quantised(function: int, formula) -> None:
     x, gate, w = draw(1, 96), draw(1, 96, seed=1), draw(32, seed=2)
     with bench() as b:
         source, g, weight = b.array(x), b.array(gate), b.array(w)
         plain, normed = b.array(np.zeros(96)), b.array(np.zeros(96))
         b.rows(1)
-        b.run(gates.gate_quant, source.ctypes.data, 384, 96, g.ctypes.data, 384, plain.ctypes.data, A_F32)
+        b.run(gates.gate_quant, source.ctypes.data, 384, 96, g.ctypes.data, 384, function, plain.ctypes.data,
+              A_F32)  # fmt: skip
         b.run(gates.norm_gate_quant, source.ctypes.data, 384, 3, 32, weight.ctypes.data, f32_bits(EPS),
               g.ctypes.data, 384, function, normed.ctypes.data, A_F32)  # fmt: skip
         got = plain.copy(), normed.copy()
     heads = x.astype(float).reshape(3, 32)
     expected = heads / np.sqrt((heads**2).mean(1, keepdims=True) + EPS) * w
-    assert np.abs(got[0] - (x * sigmoid(gate.astype(float)))[0]).max() < 1e-6
+    assert np.abs(got[0] - (x * formula(gate.astype(float)))[0]).max() < 1e-6
     assert np.abs(got[1] - (expected.reshape(96) * formula(gate.astype(float)))).max() < 1e-5

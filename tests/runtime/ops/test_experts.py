@@ -152,6 +152,17 @@ def test_ties_go_to_the_lowest_experts_and_nans_to_valid_ones() -> None:
     assert len(set(ids[2])) == 2 and set(ids[2]) <= set(range(6))
 
 
+def test_weights_are_multiplied_by_the_scales_of_their_experts() -> None:
+    rng = np.random.default_rng(0)
+    logits, scales = rng.standard_normal((50, 6)), rng.standard_normal(6).astype(np.float32)
+    with bench() as b:
+        router = Router(b, 6, 2)
+        ids, weights = router.route(logits)
+        b.run(r.scale_weights, b.array(scales).ctypes.data, router.address)
+        scaled = router.tables[r.T_WEIGHTS][:100].reshape(50, 2).copy()
+    assert np.array_equal(scaled, weights * scales[ids])
+
+
 def test_places_are_ordered_by_expert_and_then_by_row() -> None:
     logits = np.random.default_rng(0).standard_normal((MAX_ROWS, 20)).astype(np.float32)
     logits[:, 7] = -50.0

@@ -141,6 +141,16 @@ def test_learned_positions_are_added_by_absolute_position() -> None:
     assert np.array_equal(got, x + table[at])
 
 
+def test_rows_are_cleared_of_whatever_they_held() -> None:
+    with bench() as b:
+        out = b.array(np.full((3, WIDTH), np.nan))
+        b.rows(2)
+        b.run(rows.clear_rows, out.ctypes.data, 4 * WIDTH, 32, job.ROWS)
+        got = out.copy()
+    assert not got[:2, :32].any()
+    assert np.isnan(got[2]).all() and np.isnan(got[:, 32:]).all()
+
+
 def test_logits_are_scaled_and_then_capped() -> None:
     x = 10 * draw(2, 5000)
     with bench() as b:
