@@ -20,6 +20,7 @@ NUMERICS = {
     "conv": 1,
     "delta-net": 1,
     "mamba": 1,
+    "wkv": 1,
     "latent-attention": 1,
     "deepseek4": 1,
 }

@@ -22,7 +22,7 @@ from runtime.kernels.simd import (
     vneg,
 )
 from runtime.kernels.tape import JOB_SCRATCH, SCRATCH, Op, arg, variable
-from runtime.kernels.vecmath import vexp, vgelu, vsilu
+from runtime.kernels.vecmath import vexp, vgelu, vsigmoid, vsilu, vtanh
 from runtime.team import grab
 
 (
@@ -33,7 +33,9 @@ from runtime.team import grab
     GELU,  # gelu(x)
     RELU_SQUARED,  # max(x, 0)^2
     SILU_GATE_CLAMPED,  # silu(min(gate, limit)) * clamp(up, -limit, limit)
-) = range(7)
+    TANH,  # tanh(x)
+    SIGMOID,  # 1 / (1 + exp(-x))
+) = range(9)
 
 _STEEPNESS = 1.702
 
@@ -67,6 +69,12 @@ def activate(kind, limit, gate, up, n, out):
     elif kind == GELU:
         for i in range(0, 4 * n, VB):
             store(out + i, vgelu(load_f32(gate + i)))
+    elif kind == TANH:
+        for i in range(0, 4 * n, VB):
+            store(out + i, vtanh(load_f32(gate + i)))
+    elif kind == SIGMOID:
+        for i in range(0, 4 * n, VB):
+            store(out + i, vsigmoid(load_f32(gate + i)))
     else:
         for i in range(0, 4 * n, VB):
             v = vmax(load_f32(gate + i), splat_f32(nb.float32(0.0)))

@@ -86,6 +86,7 @@ from runtime.kernels.tiles import (
     tile_load,
     tile_load_splat_i32,
     tile_mul,
+    tile_mul_splat,
     tile_scale,
     tile_store,
 )
@@ -187,6 +188,7 @@ __all__ = [
     "tile_load",
     "tile_load_splat_i32",
     "tile_mul",
+    "tile_mul_splat",
     "tile_scale",
     "tile_store",
     "vabs",

@@ -118,6 +118,19 @@ def tile_fma_splat(typingctx, acc, w, address, stride):
 
 
 @intrinsic
+def tile_mul_splat(typingctx, tile, address, stride):
+    """tile[j] * x_j, x_j a float32."""
+
+    def codegen(cx, b, sig, args):
+        tile_, at, step = args
+        return tile_ir(
+            b, [b.fmul(x, _splat_column(b, at, step, j, F32)) for j, x in enumerate(items_ir(b, tile_))]
+        )
+
+    return tile(tile, types.int64, types.int64), codegen
+
+
+@intrinsic
 def tile_scale(typingctx, tile, v):
     """tile[j] * v"""
 

@@ -65,6 +65,7 @@ _FILES = {
     "qwen3next": "qwen35",
     "qwen3vl": "qwen3",
     "qwen3vlmoe": "qwen3",
+    "rwkv7": "rwkv7",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
     "stablelm": "stablelm",

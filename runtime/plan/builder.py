@@ -49,6 +49,8 @@ ACTIVATIONS = {
     "sigmoid-gate-capped": activations.SIGMOID_GATE_CAPPED,
     "gelu": activations.GELU,
     "relu-squared": activations.RELU_SQUARED,
+    "tanh": activations.TANH,
+    "sigmoid": activations.SIGMOID,
 }
 """Names of what `runtime.kernels.activations` computes."""
 

@@ -3,9 +3,9 @@
 States are not of the plan's memory: their addresses come with each run.
 """
 
-from runtime.kernels import mamba
+from runtime.kernels import mamba, wkv
 from runtime.kernels.conv import conv
-from runtime.plan.extents import Sizes, Span, Spans, touches
+from runtime.plan.extents import Sizes, Span, Spans, touches, words_at
 
 
 @touches(conv)
@@ -55,3 +55,25 @@ def _gate_norm_quant(
     yield s.rows("z", z, ldz, up // 4 + n, rows)
     yield Span("weight", weight, 4 * n)
     yield s.tiles("dst", dst, kind, n, rows)
+
+
+@touches(wkv.shift_quant)
+def _shift_quant(s: Sizes, x: int, ldx: int, n: int, lerp: int, dst: int, kind: int, state: int) -> Spans:
+    yield s.rows("x", x, ldx, n)
+    yield Span("lerp", lerp, 4 * n)
+    yield s.tiles("dst", dst, kind, n)
+
+
+@touches(wkv.mix_heads)
+def _mix_heads(s: Sizes, descriptor: int) -> Spans:
+    yield Span("descriptor", descriptor, 8 * wkv.M_WORDS)
+    m = words_at(descriptor, wkv.M_WORDS)
+    n = m[wkv.M_HEADS] * m[wkv.M_D]
+    for name in ("R", "W", "K", "V", "RATE", "MIX", "FIRST", "GATE", "OUT"):
+        address = m[getattr(wkv, f"M_{name}")]
+        if address:
+            yield s.rows(name, address, m[wkv.M_LD], n)
+    for name in ("W0", "A0", "V0", "K_K", "K_A", "R_K", "LN", "LN_BIAS"):
+        address = m[getattr(wkv, f"M_{name}")]
+        if address:
+            yield Span(name, address, 4 * n)

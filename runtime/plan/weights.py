@@ -212,9 +212,9 @@ class Weights:
         return address
 
     def lines(self, name: str, width: int, n: int) -> npt.NDArray[np.float32]:
-        """A 2-D tensor of exactly that shape as float32 [n, width], for what is not multiplied."""
+        """A tensor of that shape, but for dims of 1, as float32 [n, width], for what is not multiplied."""
         tensor = self.info(name)
-        if tuple(tensor.shape) != (width, n):
+        if [m for m in tensor.shape if m != 1] != [m for m in (width, n) if m != 1]:
             raise ModelError(
                 f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {[width, n]}"
             )

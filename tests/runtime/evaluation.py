@@ -24,7 +24,7 @@ MOE_ARCHS = (
     *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4", "gemma4-moe"),
 )
 DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
-RECURRENT_ARCHS = ("mamba", "mamba2")
+RECURRENT_ARCHS = ("mamba", "mamba2", "rwkv7")
 HYBRID_ARCHS = (
     *("lfm2", "lfm2moe", "falcon-h1", "granitehybrid", "granitehybrid-dense", "nemotron_h"),
     "nemotron_h_moe",

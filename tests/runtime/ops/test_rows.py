@@ -83,6 +83,8 @@ def test_head_norms_may_differ_in_width_between_queries_and_keys() -> None:
         ),
         (act.GELU, lambda g, u: gelu(g)),
         (act.RELU_SQUARED, lambda g, u: np.maximum(g, 0) ** 2),
+        (act.TANH, lambda g, u: np.tanh(g)),
+        (act.SIGMOID, lambda g, u: sigmoid(g)),
     ],
 )
 def test_activations_equal_their_formulas(kind: int, formula) -> None:
