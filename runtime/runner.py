@@ -67,7 +67,9 @@ class Runner(Protocol):
     def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
         """Make rows [first, end) of a block those of zero keys and values, whatever they held.
 
-        `addresses[g]` is the block's in cache group g. Not while a step runs.
+        `addresses[g]` is the block's in cache group g. In a group whose rows stand for several positions,
+        those rows are zero afterwards that a position in [first, end) decides: of rows for `unit` positions
+        each, row r if ``first <= (r + 1) * unit - 1 < end``. Not while a step runs.
         """
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """What an engine is built with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runtime.engine.resume import CheckpointPolicy
 from runtime.memory.layout import BLOCK
 
 
@@ -14,6 +15,8 @@ class EngineConfig:
     `max_step_ms`       a step with decodes in it gets no more prefill rows than fit into this time
     `restore_seconds`   how long a request waits for the store before it goes on without
     `offer_min_tokens`  shorter prefixes are not offered to the store
+    `checkpoints`       where a model with a tail leaves points to go on from
+    `point_bytes`       memory for them; what is lent to the store may go beyond
     """
 
     n_slots: int
@@ -24,3 +27,5 @@ class EngineConfig:
     max_step_ms: float = 100.0
     restore_seconds: float = 10.0
     offer_min_tokens: int = BLOCK
+    checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    point_bytes: int = 2 << 30

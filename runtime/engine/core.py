@@ -7,11 +7,12 @@ the model computes in between, `take_events` hands out what happened. Nothing he
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from runtime.engine.answer import Answer, TextDecoder
+from runtime.engine.checkpoints import Checkpoints
 from runtime.engine.commands import (
     Cancel,
     CaptureSlot,
@@ -43,12 +44,13 @@ from runtime.engine.messages import (
 )
 from runtime.engine.port import LoadDone, LookupDone, MemoryPort, PrefixSnapshot
 from runtime.engine.restore import Restored, Restorer, Wanted
-from runtime.engine.resume import CacheReason
+from runtime.engine.resume import CacheReason, spaced_turns
 from runtime.engine.schedule import SlotView, choose_slot
 from runtime.engine.slot import Phase, Slot, Task
 from runtime.engine.validation import check_prefix, check_request, no_such_slot
 from runtime.errors import InvalidRequest, PoolExhausted, QueueFull
 from runtime.memory.layout import TILE, MemoryLayout
+from runtime.memory.points import Point
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import PrefixIndex, common_prefix
 from runtime.memory.sequence import BlockSequence
@@ -81,6 +83,7 @@ class Core:
         self.counters = Counters()
         self.pool = BlockPool(layout, config.n_blocks)
         self.index = PrefixIndex(self.pool)
+        self.checkpoints = Checkpoints(config, self.index, layout.tail)
         self.slots = [Slot(i, self._empty_sequence(b"")) for i in range(config.n_slots)]
         self._n_vocab = n_vocab
         self._eog_ids = eog_ids
@@ -88,7 +91,7 @@ class Core:
         self._port = port
         self._wake = wake
         self._clear_rows = clear_rows
-        self._restorer = Restorer(self.index, port, self._allocate, config.restore_seconds, clock)
+        self._restorer = Restorer(self.index, port, self._allocate, config.restore_seconds, clock, n_vocab)
         self._waiting: deque[tuple[int, GenerateRequest]] = deque()
         self._deferred: deque[SlotCommand] = deque()
         self._arrivals = itertools.count(1)
@@ -177,6 +180,7 @@ class Core:
         # A step that was given up has reserved more.
         slot.sequence.truncate(slot.sequence.n_tokens)
         slot.sequence.publish_tail()
+        self.checkpoints.passed(slot, self.slots, releasing=True)
         self.offer(slot, slot.sequence.n_tokens, "release")
         self._rest(slot)
 
@@ -202,7 +206,11 @@ class Core:
         too_few = n_tokens < max(TILE, self.config.offer_min_tokens)
         if self._port is None or too_few or slot.sequence.private:
             return
-        self._port.offer(self._lend(slot, n_tokens, why))
+        points = [p for p in slot.sequence.points() if not p.offered and p.n_tokens <= n_tokens]
+        snapshot = self._lend(slot, n_tokens, why, points)
+        for point in points:
+            point.offered = point.n_tokens <= len(snapshot.tokens)
+        self._port.offer(snapshot)
 
     def reclaim(self) -> bool:
         """Empty the idle slot that was unused the longest, so that its blocks can be evicted."""
@@ -271,7 +279,8 @@ class Core:
         except (ArithmeticError, TypeError, ValueError) as error:
             self.emit(Failed(request.request_id, InvalidRequest(f"the request cannot be sampled: {error}")))
             return
-        slot.task = Task(request, arrival, answer, self.clock())
+        turns = spaced_turns(request.turn_starts, len(request.prompt))
+        slot.task = Task(request, arrival, answer, self.clock(), turns=turns)
         slot.phase = Phase.RESTORING
         slot.last_used = next(self._uses)
         if not request.cache_prompt:
@@ -300,6 +309,9 @@ class Core:
         task = slot.task
         assert task is not None
         slot.phase = Phase.PREFILL
+        self.checkpoints.fit(self.slots)
+        if restored.logits is not None:
+            task.keep_logits(restored.logits, restored.n_tokens)
         timings, request = task.timings, task.request
         timings.cache_n = restored.n_tokens
         timings.cache_source = restored.source
@@ -346,7 +358,7 @@ class Core:
                     self._refuse(command, InvalidRequest(f"slot {slot.id} is empty"))
                     return
                 try:
-                    snapshot = self._lend(slot, slot.sequence.n_tokens, "save")
+                    snapshot = self._capture(slot)
                 except PoolExhausted as exhausted:
                     self._refuse(command, exhausted)
                 else:
@@ -398,8 +410,16 @@ class Core:
             timings.prompt_ms = (now - task.started) * 1e3
             self.counters.prompt_ms += timings.prompt_ms
 
-    def _lend(self, slot: Slot, n_tokens: int, why: str) -> PrefixSnapshot:
-        return lend(self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows)
+    def _capture(self, slot: Slot) -> PrefixSnapshot:
+        """All that the slot remembers, with every point and one at its end."""
+        sequence = slot.sequence
+        points = sequence.points()
+        if sequence.has_tail and sequence.point_here() is None:
+            points.append(sequence.snapshot())
+        return self._lend(slot, sequence.n_tokens, "save", points)
+
+    def _lend(self, slot: Slot, n_tokens: int, why: str, points: Sequence[Point]) -> PrefixSnapshot:
+        return lend(self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows, points)
 
     def _allocate(self) -> int:
         while True:

@@ -21,6 +21,7 @@ from runtime.errors import (
     StepFailed,
 )
 from runtime.memory.layout import BLOCK
+from runtime.memory.points import Tail
 from runtime.memory.pool import BlockPool
 from runtime.pooling import Vectors
 from runtime.readout import Readout
@@ -85,6 +86,7 @@ class EmbeddingQueue:
         self._jobs: deque[_Job] = deque()
         self._pool: BlockPool | None = None
         self._tables: list[Tables] = []
+        self._tails: list[Tail] = []
 
     def accept(self, request: EmbedRequest) -> None:
         error = self._fault(request)
@@ -114,7 +116,7 @@ class EmbeddingQueue:
                 if n_rows > self._runner.n_ubatch or len(step.runs) == self._max_runs:
                     return step
                 step.jobs.append(job)
-                step.runs.append(Run(prompts[i], 0, self._scratch()[len(step.runs)], "none"))
+                step.runs.append(self._run(prompts[i], len(step.runs)))
         return step if step.runs else None
 
     def finish(self, step: EmbedStep, rows: Vectors) -> None:
@@ -157,6 +159,16 @@ class EmbeddingQueue:
             if len(tokens) > self._n_ctx:
                 return ContextExceeded(len(tokens), self._n_ctx)
         return None
+
+    def _run(self, tokens: Tokens, i: int) -> Run:
+        tables = self._scratch()[i]
+        if self._pool is None or self._pool.tails is None:
+            return Run(tokens, 0, tables, "none")
+        while len(self._tails) <= i:
+            self._tails.append(Tail(self._pool.tails))
+        self._tails[i].clear()
+        self._tails[i].reserve(len(tokens))
+        return Run(tokens, 0, tables, "none", self._tails[i].addresses)
 
     def _scratch(self) -> list[Tables]:
         """Block tables for the runs of a step, made when first needed."""

@@ -1,10 +1,11 @@
 """Prefixes lent to the store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from runtime.engine.port import BlockViews, PrefixSnapshot
+from runtime.engine.port import BlockViews, PointViews, PrefixSnapshot
 from runtime.errors import PoolExhausted
-from runtime.memory.layout import BLOCK, TILE
+from runtime.memory.layout import BLOCK
+from runtime.memory.points import Point
 from runtime.memory.pool import BlockPool
 from runtime.memory.sequence import BlockSequence
 
@@ -19,17 +20,20 @@ def lend(
     why: str,
     returned: Callable[[], None],
     clear_rows: ClearRows,
+    points: Sequence[Point] = (),
 ) -> PrefixSnapshot:
-    """Freeze the first `n_tokens` tokens: whole blocks, or all tokens of the sequence.
+    """Freeze the first `n_tokens` tokens, whole blocks or all tokens of the sequence, and those of `points`.
 
-    A tile that they fill in part is lent with nothing else in it. Where there is no block to make it so, it
-    is not lent at all, and the snapshot has up to 15 tokens less. Errors: PoolExhausted if that leaves none.
+    A unit that they fill in part is lent with nothing else in it. Where there is no block to make it so, it
+    is not lent at all, and the snapshot has that many tokens less. Errors: PoolExhausted if that leaves none.
     `returned` is called on the borrower's thread after the release.
     """
     n_tokens = _seal(pool, sequence, n_tokens, clear_rows)
     lease, rows = sequence.lease(n_tokens)
+    lent = [point for point in points if point.n_tokens <= n_tokens]
 
     def release() -> None:
+        lent.clear()
         lease.release()
         returned()
 
@@ -39,16 +43,23 @@ def lend(
         blocks=tuple(BlockViews(i, n, pool.views(block, n)) for i, (block, n) in enumerate(rows)),
         why=why,
         release=release,
+        points=tuple(view(point) for point in lent),
     )
 
 
+def view(point: Point) -> PointViews:
+    """What a point's bytes are, for as long as the point is kept."""
+    return PointViews(point.n_tokens, point.parts, point.logits)
+
+
 def _seal(pool: BlockPool, sequence: BlockSequence, n_tokens: int, clear_rows: ClearRows) -> int:
-    """Empty the last tile's rows after `n_tokens`; returns how many tokens can be lent.
+    """Empty the last unit's rows after `n_tokens`; returns how many tokens can be lent.
 
     They may hold what a conversation that parted from this one went on with, or what a step that was given
     up left half written.
     """
-    if not n_tokens % TILE:
+    end = pool.sealed(n_tokens)
+    if end == n_tokens:
         return n_tokens
     assert n_tokens == sequence.n_tokens
     row = n_tokens % BLOCK
@@ -57,8 +68,8 @@ def _seal(pool: BlockPool, sequence: BlockSequence, n_tokens: int, clear_rows: C
     try:
         block = sequence.own_tail()
     except PoolExhausted:
-        if n_tokens < TILE:
+        if n_tokens < pool.unit:
             raise
-        return n_tokens // TILE * TILE
-    clear_rows(pool.addresses(block), row, -(-row // TILE) * TILE)
+        return end - pool.unit
+    clear_rows(pool.addresses(block), row, row + end - n_tokens)
     return n_tokens

@@ -4,34 +4,51 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from runtime.engine.candidates import Logits
+from runtime.engine.lending import view
 from runtime.engine.messages import CacheSource, Tokens
-from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort
+from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PointViews, StoredPoint
 from runtime.engine.resume import CacheReason, Candidate, Resume, resume_point
 from runtime.engine.slot import Slot
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import BLOCK
-from runtime.memory.prefix import PrefixIndex, common_prefix
+from runtime.memory.points import Point
+from runtime.memory.prefix import Match, PrefixIndex, common_prefix
 from runtime.memory.sequence import BlockSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The slot remembers the first `n_tokens` of the wanted tokens; `reason` says why not more."""
+    """The slot remembers the first `n_tokens` of the wanted tokens; `reason` says why not more.
+
+    `logits` are those after the last token, if that was more than the limit and nothing is left to evaluate.
+    """
 
     n_tokens: int
     source: CacheSource
     reason: str
+    logits: Logits | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Restore at most `limit` of `tokens`. `keep`: leave the slot as it is unless a token can be restored."""
+    """Restore at most `limit` of `tokens`, or all of them with the logits after them.
+
+    `keep`: leave the slot as it is unless a token can be restored.
+    """
 
     root: bytes
     tokens: Tokens
     limit: int
     private: bool = False
     keep: bool = False
+
+    def usable(self, n_tokens: int, has_logits: bool) -> bool:
+        """Is it something to go on from, as far as its length matters?"""
+        return n_tokens <= self.limit or (has_logits and n_tokens == len(self.tokens))
+
+    def usable_point(self, point: Point) -> bool:
+        return self.usable(point.n_tokens, point.logits is not None)
 
 
 @dataclass(slots=True)
@@ -43,6 +60,8 @@ class _Pending:
     deadline: float
     n_asked: int = 0
     destinations: list[int] = field(default_factory=list)
+    points: list[StoredPoint] = field(default_factory=list)
+    point: Point | None = None
 
 
 class Restorer:
@@ -59,19 +78,21 @@ class Restorer:
         allocate: Callable[[], int],
         seconds: float,
         clock: Callable[[], float],
+        n_vocab: int,
     ) -> None:
         self._index = index
         self._port = port
         self._allocate = allocate
         self._seconds = seconds
         self._clock = clock
+        self._n_vocab = n_vocab
         self._tickets = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._orphans: dict[int, _Pending] = {}
 
     def begin(self, slot: Slot, wanted: Wanted) -> Restored | None:
         """Take what RAM has; None means that the store was asked and `answered` or `expired` will tell."""
-        ram = self._from_ram(slot, wanted)
+        ram, logits = self._from_ram(slot, wanted)
         sequence = slot.sequence
         if not ram.n:
             sequence = BlockSequence(self._index, wanted.root, slot.sequence.capacity, wanted.private)
@@ -79,7 +100,7 @@ class Restorer:
                 slot.sequence.clear()
                 slot.sequence = sequence
         if self._port is None or ram.n >= wanted.limit:
-            return Restored(ram.n, ram.source, ram.explain())
+            return Restored(ram.n, ram.source, ram.explain(), logits)
         if any(orphan.deadline <= self._clock() for orphan in self._orphans.values()):
             return _too_slow(ram)
         ticket = next(self._tickets)
@@ -94,11 +115,11 @@ class Restorer:
             self._settle(message)
             return None
         if isinstance(message, LoadDone):
-            del self._pending[message.ticket]
-            return pending.slot, self._loaded(pending, message)
-        if pending.n_asked:
+            restored = self._loaded(message.ticket, pending, message)
+        elif pending.n_asked:
             return None
-        restored = self._found(message.ticket, pending, message)
+        else:
+            restored = self._found(message.ticket, pending, message)
         if restored is None:
             return None
         del self._pending[message.ticket]
@@ -119,73 +140,129 @@ class Restorer:
     def next_deadline(self) -> float | None:
         return min((pending.deadline for pending in self._pending.values()), default=None)
 
-    def _from_ram(self, slot: Slot, wanted: Wanted) -> Resume:
+    def _from_ram(self, slot: Slot, wanted: Wanted) -> tuple[Resume, Logits | None]:
         """Find the longest prefix in the slot itself or in the index and make it the slot's sequence."""
         own = slot.sequence
-        n_own = common_prefix(own.tokens, wanted.tokens) if own.root == wanted.root else 0
+        same = own.root == wanted.root
+        n_own = common_prefix(own.tokens, wanted.tokens) if same else 0
         match = self._index.match(wanted.root, wanted.tokens)
-        n_found = match.n_tokens
-        ram = resume_point(
-            wanted.limit + 1,
-            (
-                Candidate(own.n_tokens if own.root == wanted.root else 0, n_own, CacheSource.RAM),
-                Candidate(n_found + match.diverges, n_found, CacheSource.RAM, evicted=match.evicted),
-            ),
+        kept, found = self._points(own, n_own, wanted) if own.has_tail else (None, None)
+        of_own, of_index = (
+            (own.n_tokens if same else 0, n_own),
+            (match.n_tokens + match.diverges, match.n_tokens),
         )
-        if ram.candidate == 0:
-            own.truncate(ram.n)
+        if own.has_tail:
+            back = own.truncatable(min(n_own, wanted.limit)) if same else 0
+            candidates = (
+                Candidate(*of_own, CacheSource.RAM, back),
+                _at(kept, of_own),
+                _at(found[1] if found is not None else None, of_index, match.evicted),
+            )
+        else:
+            candidates = (
+                Candidate(*of_own, CacheSource.RAM),
+                Candidate(0, 0, CacheSource.RAM),
+                Candidate(*of_index, CacheSource.RAM, evicted=match.evicted),
+            )
+        ram = resume_point(wanted.limit + 1, candidates)
+        point = None
+        if ram.candidate == 2:
+            match, point = found if found is not None else (match.cut(ram.n), None)
+            own.clear()
+            slot.sequence = BlockSequence(self._index, wanted.root, own.capacity, wanted.private)
+            slot.sequence.adopt(match, wanted.tokens, point)
+        elif ram.candidate is not None:
+            if ram.candidate == 1 and kept is not None:
+                own.return_to(kept)
+                point = kept
+            else:
+                own.truncate(ram.n)
             own.private = wanted.private
             own.publish()
-        elif ram.candidate == 1:
-            found = BlockSequence(self._index, wanted.root, own.capacity, wanted.private)
-            found.adopt(match.cut(ram.n), wanted.tokens)
-            own.clear()
-            slot.sequence = found
-        return ram
+        return ram, _logits(point, wanted)
+
+    def _points(
+        self, own: BlockSequence, n_own: int, wanted: Wanted
+    ) -> tuple[Point | None, tuple[Match, Point] | None]:
+        """The farthest usable point of those that only the sequence has, and of those in the index."""
+        kept = (p for p in own.own_points if p.n_tokens <= n_own and wanted.usable_point(p))
+        found = self._index.match_point(wanted.root, wanted.tokens, wanted.usable_point)
+        return max(kept, key=lambda point: point.n_tokens, default=None), found
 
     def _found(self, ticket: int, pending: _Pending, message: LookupDone) -> Restored | None:
         wanted, ram = pending.wanted, pending.ram
+        if pending.sequence.has_tail:
+            pending.points = [
+                p for p in message.points if p.n_tokens > ram.n and wanted.usable(p.n_tokens, p.has_logits)
+            ]
+            return self._ask_for_point(ticket, pending, message.reason)
         n_asked = min(message.n_tokens, wanted.limit)
         if n_asked <= ram.n:
             return Restored(ram.n, ram.source, _with_store(ram, message.reason))
-        first = ram.n // BLOCK
-        pool = self._index.pool
-        try:
-            while (first + len(pending.destinations)) * BLOCK < n_asked:
-                pending.destinations.append(self._allocate())
-        except PoolExhausted:
-            n_asked = (first + len(pending.destinations)) * BLOCK
-            if n_asked <= ram.n:
-                self._drop(pending.destinations)
-                return Restored(ram.n, ram.source, CacheReason.POOL_FULL.explain(ram.n))
-        pending.n_asked = n_asked
-        views = []
-        for i, block in enumerate(pending.destinations, first):
-            n_rows = min(BLOCK, n_asked - i * BLOCK)
-            views.append(BlockViews(i, n_rows, pool.views(block, n_rows)))
-        assert self._port is not None
-        self._port.load(ticket, wanted.root, wanted.tokens, n_asked, tuple(views))
+        n_asked = min(n_asked, self._make_room(pending, n_asked))
+        if n_asked <= ram.n:
+            self._drop(pending.destinations)
+            return Restored(ram.n, ram.source, CacheReason.POOL_FULL.explain(ram.n))
+        self._ask(ticket, pending, n_asked)
         return None
 
-    def _loaded(self, pending: _Pending, message: LoadDone) -> Restored:
-        wanted, ram = pending.wanted, pending.ram
+    def _ask_for_point(self, ticket: int, pending: _Pending, reason: str) -> Restored | None:
+        """Ask for the next of the store's points; with none left, `reason` says why the last one failed."""
+        tails = self._index.pool.tails
+        assert tails is not None
+        pending.points.sort(key=lambda point: point.n_tokens)
+        while pending.points:
+            stored = pending.points.pop()
+            if self._make_room(pending, stored.n_tokens) >= stored.n_tokens:
+                n_logits = self._n_vocab if stored.has_logits else 0
+                pending.point = tails.blank_point(stored.n_tokens, n_logits)
+                self._ask(ticket, pending, stored.n_tokens, view(pending.point))
+                return None
+            reason = CacheReason.POOL_FULL.explain(pending.ram.n)
+        self._drop(pending.destinations)
+        return Restored(pending.ram.n, pending.ram.source, _with_store(pending.ram, reason))
+
+    def _make_room(self, pending: _Pending, n_tokens: int) -> int:
+        """Have destinations for `n_tokens`; returns for how many tokens there are."""
+        first = pending.ram.n // BLOCK
+        n_blocks = -(-n_tokens // BLOCK) - first
+        try:
+            while len(pending.destinations) < n_blocks:
+                pending.destinations.append(self._allocate())
+        except PoolExhausted:
+            return (first + len(pending.destinations)) * BLOCK
+        self._drop(pending.destinations[n_blocks:])
+        del pending.destinations[n_blocks:]
+        return (first + n_blocks) * BLOCK
+
+    def _ask(self, ticket: int, pending: _Pending, n_asked: int, point: PointViews | None = None) -> None:
+        pending.n_asked = n_asked
+        views = []
+        for i, block in enumerate(pending.destinations, pending.ram.n // BLOCK):
+            n_rows = min(BLOCK, n_asked - i * BLOCK)
+            views.append(BlockViews(i, n_rows, self._index.pool.views(block, n_rows)))
+        wanted = pending.wanted
+        assert self._port is not None
+        self._port.load(ticket, wanted.root, wanted.tokens, n_asked, tuple(views), point)
+
+    def _loaded(self, ticket: int, pending: _Pending, message: LoadDone) -> Restored | None:
+        wanted, ram, point = pending.wanted, pending.ram, pending.point
         n = min(message.n_tokens, pending.n_asked)
+        if point is not None and message.n_tokens != point.n_tokens:
+            return self._ask_for_point(ticket, pending, message.reason)
         if n <= ram.n:
             self._drop(pending.destinations)
             return Restored(ram.n, ram.source, _with_store(ram, message.reason))
         first = ram.n // BLOCK
         n_blocks = -(-n // BLOCK) - first
         self._drop(pending.destinations[n_blocks:])
-        pending.sequence.graft(wanted.tokens[:n], first, pending.destinations[:n_blocks])
+        if point is not None:
+            point.offered = True
+        pending.sequence.graft(wanted.tokens[:n], first, pending.destinations[:n_blocks], point)
         if pending.slot.sequence is not pending.sequence:
             pending.slot.sequence.clear()
             pending.slot.sequence = pending.sequence
-        whole = n == wanted.limit < len(wanted.tokens)
-        reason = CacheReason.IDENTICAL if whole else CacheReason.STORE_SHORT
-        text = reason.explain(n)
-        if message.reason and n < wanted.limit:
-            text = f"{text}; store: {message.reason}"
-        return Restored(n, CacheSource.STORE, text)
+        return Restored(n, CacheSource.STORE, _store_reason(n, wanted, message), _logits(point, wanted))
 
     def _give_up(self, ticket: int) -> tuple[Slot, Restored]:
         pending = self._orphans[ticket] = self._pending.pop(ticket)
@@ -210,3 +287,21 @@ def _too_slow(ram: Resume) -> Restored:
 
 def _with_store(ram: Resume, reason: str) -> str:
     return f"{ram.explain()}; store: {reason}" if reason else ram.explain()
+
+
+def _at(point: Point | None, known: tuple[int, int], evicted: bool = False) -> Candidate:
+    """A candidate that can be taken up at the point alone, if there is one."""
+    n, has_logits = (0, False) if point is None else (point.n_tokens, point.logits is not None)
+    return Candidate(*known, CacheSource.RAM, n, has_logits, evicted)
+
+
+def _logits(point: Point | None, wanted: Wanted) -> Logits | None:
+    return point.logits if point is not None and point.n_tokens > wanted.limit else None
+
+
+def _store_reason(n: int, wanted: Wanted, message: LoadDone) -> str:
+    if n > wanted.limit:
+        return CacheReason.ANSWERED.explain(n)
+    reason = CacheReason.IDENTICAL if n == wanted.limit < len(wanted.tokens) else CacheReason.STORE_SHORT
+    text = reason.explain(n)
+    return f"{text}; store: {message.reason}" if message.reason and n < wanted.limit else text

@@ -6,17 +6,22 @@ The rules are design.md §5 and decisions.md §1-2; every position is a count of
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from runtime.engine.messages import CacheSource
+
+# Fewer tokens are read again sooner than a point is worth its bytes.
+_APART = 64
 
 
 class CacheReason(StrEnum):
     """Why a request reuses as many tokens as it does and not more. `{n}` is that number."""
 
     IDENTICAL = "identical prompt, its last token is evaluated again"
+    ANSWERED = "identical prompt, all {n} tokens and the logits after them were kept"
     CONTINUES = "continues the cached prefix of {n} tokens"
     DIVERGES = "diverges at {n}"
-    NO_CHECKPOINT = "no checkpoint before the divergence but at {n}"
+    NO_CHECKPOINT = "no checkpoint nearer than at {n}"
     EVICTED = "evicted from RAM from {n} on"
     COLD = "nothing cached"
     DISABLED = "cache_prompt is false"
@@ -32,15 +37,15 @@ class CacheReason(StrEnum):
 class Candidate:
     """Something remembered that may begin the prompt.
 
-    Of its `n_tokens` tokens the first `n_common` are the prompt's. With `any_point` it can be resumed
-    anywhere in them (rows of attention), else only at exactly `n_tokens` (a tail state). `has_logits`: the
-    logits after its last token are kept too, so nothing has to be evaluated to go on.
+    Of its `n_tokens` tokens the first `n_common` are the prompt's. It can be taken up anywhere in them (rows
+    of attention), or with a tail only `at` that many. `has_logits`: the logits after those are kept too, so
+    nothing has to be evaluated to go on.
     """
 
     n_tokens: int
     n_common: int
     source: CacheSource
-    any_point: bool = True
+    at: int | None = None
     has_logits: bool = False
     evicted: bool = False
 
@@ -74,12 +79,10 @@ def resume_point(n_prompt: int, candidates: Sequence[Candidate]) -> Resume:
 
 
 def _usable(candidate: Candidate, n_prompt: int) -> int:
-    if candidate.any_point:
+    if candidate.at is None:
         return min(candidate.n_common, n_prompt - 1)
-    if candidate.n_common < candidate.n_tokens:
-        return 0
-    limit = n_prompt if candidate.has_logits else n_prompt - 1
-    return candidate.n_tokens if candidate.n_tokens <= limit else 0
+    limit = min(candidate.n_common, n_prompt if candidate.has_logits else n_prompt - 1)
+    return candidate.at if candidate.at <= limit else 0
 
 
 def _reason(n_prompt: int, candidates: Sequence[Candidate], n: int) -> CacheReason:
@@ -89,6 +92,8 @@ def _reason(n_prompt: int, candidates: Sequence[Candidate], n: int) -> CacheReas
     farthest = [c for c in candidates if c.n_common == n_common]
     if n < min(n_common, n_prompt - 1):
         return CacheReason.NO_CHECKPOINT
+    if n == n_prompt:
+        return CacheReason.ANSWERED
     if n_common >= n_prompt:
         return CacheReason.IDENTICAL
     if any(c.evicted for c in farthest):
@@ -98,13 +103,26 @@ def _reason(n_prompt: int, candidates: Sequence[Candidate], n: int) -> CacheReas
     return CacheReason.CONTINUES if n else CacheReason.COLD
 
 
+class Eviction(StrEnum):
+    """Which point goes when a sequence has too many: `--ctx-checkpoints-eviction`."""
+
+    FIFO = "fifo"
+    VARIANCE = "variance"
+    AUTO = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """`--ctx-checkpoints`, `-interval` (≤ 0: no trigger) and `-tolerance` (≤ 0: at the prompt's end)."""
+    """`--ctx-checkpoints`, `-interval` (≤ 0: no trigger), `-tolerance` (≤ 0: none before the prompt's end).
+
+    Points of the interval are set at multiples of `alignment`, where a point is smallest, if it has any.
+    """
 
     max_count: int = 32
     interval: int = 512
     tolerance: int = 5
+    eviction: Eviction = Eviction.VARIANCE
+    alignment: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +139,54 @@ def should_checkpoint(position: int, state: CheckpointState, policy: CheckpointP
     """Is a point due now that `position` tokens are evaluated?
 
     Due are: a full interval since the last point, a turn's start, `tolerance` tokens before the prompt's
-    end and release. Never twice at one position, never at none.
+    end, that end, and release. Never twice at one position, never at none.
     """
     if policy.max_count <= 0 or position <= 0 or position == state.last_point:
         return False
-    if state.releasing or position in state.turn_starts:
+    if state.releasing or position in state.turn_starts or position in _near_end(state, policy):
         return True
-    if position == max(0, state.n_prompt - max(0, policy.tolerance)):
-        return True
-    return policy.interval > 0 and position - state.last_point >= policy.interval
+    return policy.interval > 0 and position >= _after_interval(state.last_point, policy)
 
 
 def next_checkpoint(position: int, state: CheckpointState, policy: CheckpointPolicy) -> int | None:
     """The next position within the prompt where a point is due: a prefill chunk is cut there."""
     if policy.max_count <= 0:
         return None
-    due = [turn for turn in state.turn_starts if turn > position]
-    due.append(state.n_prompt - max(0, policy.tolerance))
+    due = [*state.turn_starts, *_near_end(state, policy)]
     if policy.interval > 0:
-        due.append(max(state.last_point + policy.interval, position + 1))
+        due.append(max(_after_interval(state.last_point, policy), position + 1))
     return min((n for n in due if position < n <= state.n_prompt), default=None)
+
+
+def spaced_turns(turn_starts: Sequence[int], n_prompt: int) -> frozenset[int]:
+    """The turns' starts that are worth a point: the last one, and before it such as lie apart.
+
+    A prompt of many short turns is not to be read in chunks as short as they are.
+    """
+    kept: list[int] = []
+    for start in sorted(set(turn_starts), reverse=True):
+        if 0 < start <= n_prompt and (not kept or kept[-1] - start >= _APART):
+            kept.append(start)
+    return frozenset(kept)
+
+
+def surplus(positions: Sequence[int], eviction: Eviction) -> int:
+    """Which of these ascending points is to go: an index.
+
+    FIFO: the first. Else that between first and last whose neighbours lie closest, by the product of the gaps
+    (`ik_llama.cpp`'s variance), so that the rest stays evenly spread; of two the first.
+    """
+    if eviction is Eviction.FIFO or len(positions) < 3:
+        return 0
+    gaps = [b - a for a, b in pairwise(positions)]
+    return 1 + min(range(len(positions) - 2), key=lambda i: gaps[i] * gaps[i + 1])
+
+
+def _near_end(state: CheckpointState, policy: CheckpointPolicy) -> tuple[int, int]:
+    return state.n_prompt - max(0, policy.tolerance), state.n_prompt
+
+
+def _after_interval(last_point: int, policy: CheckpointPolicy) -> int:
+    due = last_point + policy.interval
+    rounded = due // policy.alignment * policy.alignment
+    return rounded if rounded > last_point else due

@@ -6,6 +6,7 @@ from enum import StrEnum
 import numpy as np
 
 from runtime.engine.answer import Answer
+from runtime.engine.candidates import Logits
 from runtime.engine.commands import InstallPrefix
 from runtime.engine.messages import GenerateRequest, SlotState, Timings
 from runtime.engine.schedule import Demand
@@ -21,7 +22,10 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Task:
-    """A request with its progress. Times are seconds of the engine's clock; `answering`: the first token."""
+    """A request with its progress. Times are seconds of the engine's clock; `answering`: the first token.
+
+    `turns` are the turns' starts where a point is due, `logits` those after the first `logits_at` tokens.
+    """
 
     request: GenerateRequest
     arrival: int
@@ -30,6 +34,16 @@ class Task:
     answering: float | None = None
     served: int = 0
     timings: Timings = field(default_factory=Timings)
+    turns: frozenset[int] = frozenset()
+    logits: Logits | None = None
+    logits_at: int = 0
+
+    def keep_logits(self, logits: Logits, n_tokens: int) -> None:
+        """Keep a copy of the logits after `n_tokens` tokens, before sampling changes them."""
+        if self.logits is None:
+            self.logits = np.empty_like(logits)
+        self.logits[:] = logits
+        self.logits_at = n_tokens
 
     def timings_at(self, now: float) -> Timings:
         """The timings so far, as a copy."""

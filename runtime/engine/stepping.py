@@ -53,6 +53,7 @@ class Stepper:
 
         A slot for whose rows there are no blocks is left out, and its rows are offered to the others.
         """
+        self._answer_at_once()
         slots = [slot for slot in self._core.slots if slot.running]
         limit = self._pace.rows()
         while slots:
@@ -84,14 +85,17 @@ class Stepper:
             task.served = counters.steps
             slot.sequence.commit(run.tokens)
             counters.n_tokens_max = max(counters.n_tokens_max, slot.sequence.n_tokens)
-            wants = run.logits == "last"
+            mine = logits[row] if run.logits == "last" else None
+            row += mine is not None
+            if mine is not None and slot.sequence.has_tail:
+                task.keep_logits(mine, slot.sequence.n_tokens)
+            core.checkpoints.passed(slot, core.slots)
             if slot.phase is Phase.PREFILL:
                 self._prefilled(slot, task, len(run.tokens))
             elif slot.sequence.n_tokens % BLOCK == 0:
                 core.offer(slot, slot.sequence.n_tokens, "interval")
-            if wants:
-                self._advance(slot, task, logits[row])
-                row += 1
+            if mine is not None and slot.phase is Phase.DECODE:
+                self._advance(slot, task, mine)
 
     def reading(self, step: Step) -> frozenset[int]:
         """The ids of the requests whose prompt `step` reads: when one is cancelled, the step is given up.
@@ -112,6 +116,16 @@ class Stepper:
         for slot in step.slots:
             self._core.fail(slot, error)
 
+    def _answer_at_once(self) -> None:
+        """Where a point with logits is the whole prompt's, nothing is left to read."""
+        for slot in self._core.slots:
+            task = slot.task
+            if slot.phase is Phase.PREFILL and task is not None and not slot.demand().n_prefill:
+                self._prefilled(slot, task, 0)
+                if slot.running:
+                    assert task.logits is not None
+                    self._advance(slot, task, task.logits.copy())
+
     def _build(self, shares: list[Share]) -> tuple[Step, list[Slot]]:
         """The runs of the shares, and the slots that found no blocks for theirs."""
         step, blocked = Step([], []), []
@@ -120,9 +134,12 @@ class Stepper:
             # An older slot may have taken this one's blocks a moment ago.
             if not slot.running:
                 continue
-            if self._reserve(slot, share.n_rows, step.slots):
+            n_rows = share.n_rows
+            if slot.phase is Phase.PREFILL:
+                n_rows = self._core.checkpoints.cut(slot, n_rows)
+            if self._reserve(slot, n_rows, step.slots):
                 step.slots.append(slot)
-                step.runs.append(_run(slot, share.n_rows))
+                step.runs.append(_run(slot, n_rows))
             else:
                 blocked.append(slot)
         return step, blocked
@@ -135,7 +152,9 @@ class Stepper:
         n_prompt = len(task.request.prompt)
         if slot.sequence.n_tokens < n_prompt:
             return
-        core.offer(slot, n_prompt // BLOCK * BLOCK, "prompt_end")
+        # Without its point, a model with a tail could not use the last block.
+        n_offered = n_prompt if slot.sequence.has_tail else n_prompt // BLOCK * BLOCK
+        core.offer(slot, n_offered, "prompt_end")
         if task.request.n_predict == 0:
             core.release(slot, StopReason.LIMIT)
             return
@@ -211,9 +230,11 @@ def _run(slot: Slot, n_rows: int) -> Run:
     sequence = slot.sequence
     start = sequence.n_tokens
     if slot.phase is Phase.DECODE:
-        return Run(slot.next_token, start, sequence.tables, "last")
+        return Run(slot.next_token, start, sequence.tables, "last", sequence.tail)
     assert slot.task is not None
     request = slot.task.request
     tokens = request.prompt[start : start + n_rows]
-    last = start + n_rows == len(request.prompt) and request.n_predict != 0
-    return Run(tokens, start, sequence.tables, "last" if last else "none")
+    # Those of the whole prompt are part of its point, even if nothing is to be predicted now.
+    wanted = request.n_predict != 0 or sequence.has_tail
+    last = wanted and start + n_rows == len(request.prompt)
+    return Run(tokens, start, sequence.tables, "last" if last else "none", sequence.tail)

@@ -117,6 +117,11 @@ class Tail:
         self._highest = 0
 
     @property
+    def n_previous(self) -> int:
+        """Of how many tokens the state before the last step is, while it is there; -1: it is not."""
+        return self._n_previous
+
+    @property
     def addresses(self) -> TailAddresses:
         before = self._pool.zero if self._state is None else self._state
         after, rings = self._spare, self._rings

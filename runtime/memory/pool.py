@@ -46,8 +46,8 @@ class BlockPool:
         self.layout = layout
         self.n_blocks = n_blocks
         self.tails = TailPool(layout.tail) if layout.tail is not None else None
-        # A lent row stands in a unit of each group; all of the largest must stand still.
-        self._unit = max((group.unit for group in layout.groups), default=1)
+        # Of the group whose units are the largest: who lends a part of one has it stand still as a whole.
+        self.unit = max((group.unit for group in layout.groups), default=1)
         self._arenas = [_Arena(g.block_bytes, n_blocks) for g in layout.groups]
         self._holders = [0] * n_blocks
         self._indexed = [0] * n_blocks
@@ -126,7 +126,7 @@ class BlockPool:
 
     def sealed(self, n_rows: int) -> int:
         """The end of the unit, of whichever group, that the last of `n_rows` positions stands in."""
-        return -(-n_rows // self._unit) * self._unit
+        return -(-n_rows // self.unit) * self.unit
 
     def addresses(self, block: int) -> tuple[int, ...]:
         """The block's address in each cache group."""

@@ -3,7 +3,9 @@
 A tree whose edges are blocks. A node stands for the tokens of one block after the tokens of its parent; full
 blocks have children, a partial last block is a leaf. Keys are the tokens themselves: nothing is found by a
 hash alone. Siblings are kept sorted by their bytes, because the sibling that shares the longest prefix with a
-query is then next to the query's place, whatever their number.
+query is then next to the query's place, whatever their number; with each step away they share less.
+
+Where a model has a tail, nodes also carry the points that were captured within their tokens.
 """
 
 from bisect import bisect_left
@@ -16,11 +18,14 @@ import numpy.typing as npt
 
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import BLOCK
+from runtime.memory.points import Point
 from runtime.memory.pool import BlockPool
 
 Tokens = npt.NDArray[np.int32]
 Render = Callable[[Tokens], bytes]
 """The text that tokens stand for; that of a whole is that of its parts in a row."""
+
+Usable = Callable[[Point], bool]
 
 _TOKEN_BYTES = 4
 _BLOCK_BYTES = BLOCK * _TOKEN_BYTES
@@ -33,10 +38,11 @@ _READ_TOKENS = 16
 class Node:
     """One block's tokens (`key`, int32 bytes) in their context, and the block that holds their rows.
 
-    The root of a tree has no parent and no block; its key is the name of the root.
+    `points` are those after its first 1..256 tokens, by that number. The root of a tree has no parent and no
+    block; its key is the name of the root.
     """
 
-    __slots__ = ("block", "children", "evicted", "key", "keys", "parent")
+    __slots__ = ("block", "children", "evicted", "key", "keys", "parent", "points")
 
     def __init__(self, parent: "Node | None", key: bytes, block: int) -> None:
         self.parent = parent
@@ -45,10 +51,19 @@ class Node:
         self.keys: list[bytes] = []
         self.children: list[Node] = []
         self.evicted: set[int] = set()
+        self.points: dict[int, Point] = {}
 
     @property
     def n_rows(self) -> int:
         return len(self.key) // _TOKEN_BYTES
+
+    def points_behind(self) -> list[tuple["Node", int]]:
+        """The points on the way from the root to this node's end, each as its node and row, in order."""
+        path, node = [self], self
+        while node.parent is not None:
+            node = node.parent
+            path.append(node)
+        return [(node, row) for node in reversed(path) for row in sorted(node.points)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,7 @@ class PrefixIndex:
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
+        self.point_bytes = 0
         self._roots: dict[bytes, Node] = {}
         # From the longest unused; a node is renewed after its children, so the oldest are leaves.
         self._by_age: OrderedDict[Node, None] = OrderedDict()
@@ -127,11 +143,58 @@ class PrefixIndex:
             evicted=hash(wanted) in node.evicted,
         )
 
+    def match_point(self, root: bytes, tokens: Tokens, usable: Usable) -> tuple[Match, Point] | None:
+        """The farthest `usable` point all of whose tokens `tokens` begin with, and the prefix up to it."""
+        found = self.match(root, tokens)
+        data = np.ascontiguousarray(tokens, np.int32).tobytes()
+        for i in range(len(found.nodes), -1, -1):
+            home = found.nodes[i - 1] if i else self._roots.get(root)
+            if home is None:
+                break
+            node, row = _farthest_point(home, data[i * _BLOCK_BYTES : (i + 1) * _BLOCK_BYTES], usable)
+            if node is None:
+                continue
+            self._renew(node)
+            for used in reversed(found.nodes[:i]):
+                self._renew(used)
+            if row == BLOCK:
+                return Match((*found.nodes[:i], node)), node.points[row]
+            return Match(found.nodes[:i], node, row), node.points[row]
+        return None
+
+    def find(self, root: bytes, parent: Node | None, key: bytes) -> Node | None:
+        """The node after `parent` whose tokens begin with `key`."""
+        home = parent if parent is not None else self._roots.get(root)
+        if home is None:
+            return None
+        place = bisect_left(home.keys, key)
+        known = place < len(home.keys) and home.keys[place].startswith(key)
+        return home.children[place] if known else None
+
+    def keep_point(self, node: Node, point: Point) -> Point:
+        """Let the node carry a point within its tokens; returns the one it now has there.
+
+        Of two equal ones that with logits is kept.
+        """
+        row = (point.n_tokens - 1) % BLOCK + 1
+        known = node.points.get(row)
+        if known is not None and (known.logits is not None or point.logits is None):
+            return known
+        if known is not None:
+            self.drop_point(node, row)
+        node.points[row] = point
+        self.point_bytes += point.n_bytes
+        return point
+
+    def drop_point(self, node: Node, row: int) -> None:
+        self.point_bytes -= node.points.pop(row).n_bytes
+
     def insert(self, root: bytes, parent: Node | None, key: bytes, block: int) -> Node:
         """Index `block` as the rows of `key` after `parent` (None: at the start); returns the node for `key`.
 
         When the key, or for a partial block a longer one, is known already, the node that knows it is
-        returned and `block` stays out of the index. Partial siblings that `key` continues are superseded.
+        returned and `block` stays out of the index. Partial siblings that `key` continues are superseded,
+        and their points are the node's.
         """
         home = parent if parent is not None else self._root(root)
         place = bisect_left(home.keys, key)
@@ -142,6 +205,9 @@ class PrefixIndex:
         node = Node(home, key, block)
         while place and key.startswith(home.keys[place - 1]):
             place -= 1
+            superseded = home.children[place]
+            node.points |= superseded.points
+            superseded.points = {}
             self._detach(home, place)
         home.keys.insert(place, key)
         home.children.insert(place, node)
@@ -225,6 +291,8 @@ class PrefixIndex:
         node = home.children.pop(place)
         del self._by_age[node]
         self.pool.index_rows(node.block, 0)
+        for row in list(node.points):
+            self.drop_point(node, row)
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
@@ -263,3 +331,27 @@ def _closest(home: Node, wanted: bytes) -> tuple[Node | None, int]:
             if shared > rows:
                 best, rows = home.children[i], shared
     return best, rows
+
+
+def _farthest_point(home: Node, wanted: bytes, usable: Usable) -> tuple[Node | None, int]:
+    """The child with the farthest usable point within `wanted`, and its row.
+
+    Children are looked at from the query's place outwards, for as long as they share more than that row.
+    """
+    place = bisect_left(home.keys, wanted)
+    query = np.frombuffer(wanted, np.int32)
+    best, best_row = None, 0
+    for side in (range(place, len(home.keys)), range(place - 1, -1, -1)):
+        shared = BLOCK
+        for i in side:
+            node = home.children[i]
+            rows = [row for row, point in node.points.items() if best_row < row <= shared and usable(point)]
+            if not rows:
+                continue
+            shared = common_prefix(query, np.frombuffer(node.key, np.int32))
+            if shared <= best_row:
+                break
+            row = max((row for row in rows if row <= shared), default=0)
+            if row:
+                best, best_row = node, row
+    return best, best_row

@@ -1,4 +1,4 @@
-"""What one sequence remembers, as the engine sees it, and the implementation for attention models."""
+"""What one sequence remembers, as the engine sees it, and the implementation over blocks and a tail."""
 
 from typing import Protocol
 
@@ -7,19 +7,20 @@ import numpy.typing as npt
 
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import BLOCK
+from runtime.memory.points import Logits, Point, Tail
 from runtime.memory.pool import Lease
 from runtime.memory.prefix import Match, Node, PrefixIndex, Tokens
+from runtime.memory.tail import NO_TAIL, TailAddresses
 
 Tables = tuple[npt.NDArray[np.int64], ...]
 
 
 class SequenceMemory(Protocol):
-    """The memory of one sequence: rows for the first `n_tokens` of its `tokens`.
+    """The memory of one sequence: rows for the first `n_tokens` of its `tokens`, and its tail at that token.
 
-    A step goes ``reserve(n)`` → the runner writes rows through `tables` → ``commit(tokens)``. What was
+    A step goes ``reserve(n)`` → the runner writes through `tables` and `tail` → ``commit(tokens)``. What was
     reserved and not committed does not exist: a step that failed or was cancelled needs no undoing.
-    `can_truncate` is the seam for memories that hold a state instead of rows: where it is False only a
-    checkpoint leads back.
+    Where `can_truncate` is False only a point leads back.
     """
 
     @property
@@ -32,6 +33,10 @@ class SequenceMemory(Protocol):
     @property
     def tables(self) -> Tables:
         """Per cache group: int64 addresses of the blocks, one per 256 positions of the capacity."""
+
+    @property
+    def tail(self) -> TailAddresses:
+        """Where the step that was reserved finds the tail."""
 
     def can_truncate(self, n_tokens: int) -> bool: ...
 
@@ -53,7 +58,8 @@ class BlockSequence:
     """`SequenceMemory` over shared blocks: full blocks are shared with whoever has the same prefix.
 
     The last, partial block may be shared as well; it is copied when a row is about to be written that
-    somebody else relies on. A `private` sequence keeps its blocks out of the prefix index.
+    somebody else relies on. A `private` sequence keeps its blocks and points out of the prefix index.
+    `last_point` is where its newest point was captured or taken up, 0 for none.
     """
 
     def __init__(self, index: PrefixIndex, root: bytes, capacity: int, private: bool = False) -> None:
@@ -66,6 +72,10 @@ class BlockSequence:
         self._n_tokens = 0
         self._blocks: list[int] = []
         self._nodes: list[Node] = []
+        self._tail = Tail(self._pool.tails) if self._pool.tails is not None else None
+        # Of a private sequence, or not indexed yet.
+        self._own_points: dict[int, Point] = {}
+        self.last_point = 0
         n_blocks = -(-capacity // BLOCK)
         self._tables = tuple(np.zeros(n_blocks, np.int64) for _ in self._pool.layout.groups)
 
@@ -82,41 +92,110 @@ class BlockSequence:
         return self._tables
 
     @property
+    def tail(self) -> TailAddresses:
+        return NO_TAIL if self._tail is None else self._tail.addresses
+
+    @property
+    def has_tail(self) -> bool:
+        return self._tail is not None
+
+    @property
     def blocks(self) -> tuple[int, ...]:
         return tuple(self._blocks)
 
-    def adopt(self, match: Match, tokens: Tokens) -> None:
-        """Become the sequence of ``tokens[:match.n_tokens]`` found in the index."""
+    @property
+    def own_points(self) -> tuple[Point, ...]:
+        """The points that only this sequence has."""
+        return tuple(self._own_points.values())
+
+    def adopt(self, match: Match, tokens: Tokens, point: Point | None = None) -> None:
+        """Become the sequence of ``tokens[:match.n_tokens]`` found in the index, `point` being its end's."""
         nodes = [*match.nodes, match.tail] if match.tail is not None else [*match.nodes]
         self._become(tokens[: match.n_tokens], 0, [self._share(node.block) for node in nodes])
         self._nodes = list(match.nodes)
+        if point is not None:
+            self._load(point)
 
-    def graft(self, tokens: Tokens, first: int, blocks: list[int]) -> None:
+    def graft(self, tokens: Tokens, first: int, blocks: list[int], point: Point | None = None) -> None:
         """Become the sequence of `tokens`, its blocks from `first` on replaced by `blocks`.
 
-        The blocks already count this sequence as a holder; their rows must be those of `tokens`.
+        The blocks already count this sequence as a holder; their rows must be those of `tokens`, and `point`
+        that of their end, which is kept.
         """
         self._become(tokens, first, blocks)
         self.publish()
+        if point is not None:
+            self._load(point)
+            self._keep(point)
 
     def can_truncate(self, n_tokens: int) -> bool:
-        return 0 <= n_tokens <= self._n_tokens
+        if self._tail is None or n_tokens == self._n_tokens:
+            return 0 <= n_tokens <= self._n_tokens
+        return 0 <= n_tokens < self._n_tokens and self._tail.can_return(n_tokens)
+
+    def truncatable(self, limit: int) -> int:
+        """The most tokens, at most `limit`, that the sequence can be truncated to without a point."""
+        if self._tail is None or limit >= self._n_tokens:
+            return min(limit, self._n_tokens)
+        ways = (limit, self._tail.n_previous)
+        return max((n for n in ways if n <= limit and self.can_truncate(n)), default=0)
 
     def truncate(self, n_tokens: int) -> None:
         if not self.can_truncate(n_tokens):
             raise ValueError(f"cannot truncate a sequence of {self._n_tokens} tokens to {n_tokens}")
-        self._n_tokens = n_tokens
-        self._cut(-(-n_tokens // BLOCK))
-        del self._nodes[n_tokens // BLOCK :]
+        if self._tail is not None and n_tokens < self._n_tokens:
+            self._tail.return_to(n_tokens)
+        self._shorten(n_tokens)
 
     def clear(self) -> None:
         self.truncate(0)
+
+    def return_to(self, point: Point) -> None:
+        """Go back to a point of this sequence."""
+        self._shorten(point.n_tokens)
+        self._load(point)
+
+    def capture(self, logits: Logits | None = None) -> Point:
+        """The point at this very token, which must not be the first; captured unless it is known.
+
+        `logits` f32 [n_vocab], if given, are those after the last token. Whoever has the point keeps it; the
+        index, or a private sequence, keeps it too.
+        """
+        known = self.point_here()
+        if known is None or (known.logits is None and logits is not None):
+            known = self._keep(self.snapshot(logits))
+        self.last_point = self._n_tokens
+        return known
+
+    def snapshot(self, logits: Logits | None = None) -> Point:
+        """As `capture`, but nobody else keeps it."""
+        assert self._tail is not None
+        return self._tail.capture(self._n_tokens, logits)
+
+    def point_here(self) -> Point | None:
+        """The point that is kept of this very token."""
+        return next((point for point in reversed(self.points()) if point.n_tokens == self._n_tokens), None)
+
+    def points(self) -> list[Point]:
+        """Those within the sequence that the index or the sequence itself keeps, in order."""
+        indexed = [node.points[row] for node, row in self._indexed_points()]
+        return sorted((*indexed, *self._own_points.values()), key=lambda point: point.n_tokens)
+
+    def drop_point(self, n_tokens: int) -> None:
+        """Keep the point at `n_tokens` no longer; whoever was lent it still has it."""
+        self._own_points.pop(n_tokens, None)
+        for node, row in self._indexed_points():
+            if node.points[row].n_tokens == n_tokens:
+                self._index.drop_point(node, row)
 
     def fork(self) -> "BlockSequence":
         twin = BlockSequence(self._index, self.root, self.capacity, self.private)
         shared = self._blocks[: -(-self._n_tokens // BLOCK)]
         twin._become(self.tokens, 0, [self._share(block) for block in shared])
         twin._nodes = self._nodes.copy()
+        twin.last_point = self.last_point
+        if twin._tail is not None and self._n_tokens:
+            twin._tail.load(self.snapshot())
         return twin
 
     def reserve(self, n_new: int) -> None:
@@ -131,16 +210,23 @@ class BlockSequence:
         except PoolExhausted:
             self._cut(-(-self._n_tokens // BLOCK))
             raise
+        if self._tail is not None:
+            self._tail.reserve(end)
 
     def commit(self, tokens: Tokens) -> None:
         start = self._n_tokens
+        if self._tail is not None:
+            self._tail.commit(start)
         self._n_tokens = start + len(tokens)
         self._tokens[start : self._n_tokens] = tokens
         if self._n_tokens // BLOCK > start // BLOCK:
             self.publish()
 
     def publish(self) -> None:
-        """Index the full blocks that are not yet; a block that is known already replaces the own one."""
+        """Index the full blocks that are not yet; a block that is known already replaces the own one.
+
+        Own points within them go along.
+        """
         if self.private:
             return
         while len(self._nodes) < self._n_tokens // BLOCK:
@@ -150,15 +236,13 @@ class BlockSequence:
             if node.block != self._blocks[i]:
                 self._replace(i, self._share(node.block))
             self._nodes.append(node)
+        for n in [n for n in self._own_points if n <= len(self._nodes) * BLOCK]:
+            self._index.keep_point(self._nodes[(n - 1) // BLOCK], self._own_points.pop(n))
 
     def publish_tail(self) -> None:
         """Index the partial last block as well, so that others find the sequence up to its last token."""
-        row = self._n_tokens % BLOCK
-        if self.private or not row:
-            return
-        i = self._n_tokens // BLOCK
-        parent = self._nodes[-1] if self._nodes else None
-        self._index.insert(self.root, parent, self._key(i, row), self._blocks[i])
+        if not self.private and self._n_tokens % BLOCK:
+            self._publish_tail()
 
     def own_tail(self) -> int:
         """The partial last block; it is copied first if somebody else needs rows of it after `n_tokens`.
@@ -178,6 +262,45 @@ class BlockSequence:
             for i, block in enumerate(self._blocks[: -(-n_tokens // BLOCK)])
         ]
         return self._pool.lease(tuple(rows)), rows
+
+    def _publish_tail(self) -> Node:
+        i, row = divmod(self._n_tokens, BLOCK)
+        parent = self._nodes[-1] if self._nodes else None
+        return self._index.insert(self.root, parent, self._key(i, row), self._blocks[i])
+
+    def _load(self, point: Point) -> None:
+        assert self._tail is not None
+        self._tail.load(point)
+        self.last_point = point.n_tokens
+
+    def _keep(self, point: Point) -> Point:
+        if self.private:
+            self._own_points[point.n_tokens] = point
+            return point
+        node = self._publish_tail() if self._n_tokens % BLOCK else self._nodes[-1]
+        return self._index.keep_point(node, point)
+
+    def _indexed_points(self) -> list[tuple[Node, int]]:
+        """Where the index keeps the points within the sequence, in order."""
+        if self._tail is None:
+            return []
+        found = [(node, row) for node in self._nodes for row in sorted(node.points)]
+        i = len(self._nodes)
+        n_rows = self._n_tokens - i * BLOCK
+        parent = self._nodes[-1] if self._nodes else None
+        if 0 < n_rows < BLOCK:
+            leaf = self._index.find(self.root, parent, self._key(i, n_rows))
+            found += [(leaf, row) for row in sorted(leaf.points) if row <= n_rows] if leaf is not None else []
+        return found
+
+    def _shorten(self, n_tokens: int) -> None:
+        self._n_tokens = n_tokens
+        self._cut(-(-n_tokens // BLOCK))
+        del self._nodes[n_tokens // BLOCK :]
+        for n in [n for n in self._own_points if n > n_tokens]:
+            del self._own_points[n]
+        if self.last_point > n_tokens:
+            self.last_point = max((point.n_tokens for point in self.points()), default=0)
 
     def _become(self, tokens: Tokens, first: int, blocks: list[int]) -> None:
         self._cut(first)

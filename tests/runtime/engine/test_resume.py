@@ -20,7 +20,7 @@ def rows(n_tokens: int, n_common: int, source: CacheSource = RAM, evicted: bool 
 
 
 def point(n_tokens: int, n_common: int, source: CacheSource = RAM, has_logits: bool = False) -> Candidate:
-    return Candidate(n_tokens, n_common, source, any_point=False, has_logits=has_logits)
+    return Candidate(n_tokens, n_common, source, n_tokens, has_logits)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def point(n_tokens: int, n_common: int, source: CacheSource = RAM, has_logits: b
         ("identical prompt, point at its end", 100, [point(100, 100), point(95, 95)], 95, RAM,
          CacheReason.NO_CHECKPOINT, 1),
         ("identical prompt, logits kept", 100, [point(100, 100, has_logits=True)], 100, RAM,
-         CacheReason.IDENTICAL, 0),
+         CacheReason.ANSWERED, 0),
         ("a point at the last token but one", 100, [point(99, 99)], 99, RAM, CacheReason.CONTINUES, 0),
         ("a point beyond the prompt", 100, [point(150, 100)], 0, NONE, CacheReason.NO_CHECKPOINT, None),
     ],
@@ -102,12 +102,16 @@ def trail(
     [
         ("decisions.md §1", CheckpointPolicy(interval=2048), 8494, 8494, (),
          [2048, 4096, 6144, 8192, 8489, 8494]),
-        ("no interval", CheckpointPolicy(interval=0), 8494, 8500, (), [8489, 8500]),
+        ("no interval", CheckpointPolicy(interval=0), 8494, 8500, (), [8489, 8494, 8500]),
         ("no tolerance: prompt end", CheckpointPolicy(interval=-1, tolerance=0), 100, 130, (), [100, 130]),
         ("in the answer", CheckpointPolicy(interval=50, tolerance=0), 60, 170, (), [50, 60, 110, 160, 170]),
         ("turn starts", CheckpointPolicy(interval=0), 100, 100, (30, 70), [30, 70, 95, 100]),
+        ("rings are smallest at their period", CheckpointPolicy(interval=300, tolerance=0, alignment=128),
+         1000, 1400, (), [256, 512, 768, 1000, 1280, 1400]),
+        ("an interval shorter than the period", CheckpointPolicy(interval=100, tolerance=0, alignment=128),
+         310, 310, (), [100, 128, 228, 256, 310]),
         ("turned off", CheckpointPolicy(max_count=0), 8494, 8500, (30,), []),
-        ("a prompt shorter than the tolerance", CheckpointPolicy(), 4, 10, (), [10]),
+        ("a prompt shorter than the tolerance", CheckpointPolicy(), 4, 10, (), [4, 10]),
     ],
 )  # fmt: skip
 def test_points_of_a_request(
