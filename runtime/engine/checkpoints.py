@@ -5,6 +5,7 @@ from dataclasses import replace
 from runtime.engine.config import EngineConfig
 from runtime.engine.resume import CheckpointState, Eviction, next_checkpoint, should_checkpoint, surplus
 from runtime.engine.slot import Slot, Task
+from runtime.memory.points import Point
 from runtime.memory.prefix import Node, PrefixIndex
 from runtime.memory.sequence import BlockSequence
 from runtime.memory.tail import TailLayout
@@ -46,12 +47,11 @@ class Checkpoints:
 
     def fit(self, slots: list[Slot]) -> None:
         """Thin out until all points are within their memory."""
-        own = [slot.sequence for slot in slots]
-        budget = self._budget - sum(point.n_bytes for seq in own for point in seq.own_points)
+        budget = self._budget
+        for slot in slots:
+            self._thin_own(slot.sequence)
+            budget -= sum(point.n_bytes for point in _alone(slot.sequence))
         thin(self._index, max(0, budget), self._policy.eviction)
-        if budget < 0:
-            for sequence in sorted(own, key=lambda seq: len(seq.own_points), reverse=True):
-                self._thin_own(sequence)
 
     def _thin_sequence(self, sequence: BlockSequence) -> None:
         points = [point.n_tokens for point in sequence.points()]
@@ -60,12 +60,17 @@ class Checkpoints:
 
     def _thin_own(self, sequence: BlockSequence) -> None:
         """A private sequence's points may take the whole budget at most."""
-        own = sorted(sequence.own_points, key=lambda point: point.n_tokens)
+        own = sorted(_alone(sequence), key=lambda point: point.n_tokens)
         n_bytes = sum(point.n_bytes for point in own)
         while n_bytes > self._budget:
             gone = own.pop(surplus([point.n_tokens for point in own], self._policy.eviction))
             sequence.drop_point(gone.n_tokens)
             n_bytes -= gone.n_bytes
+
+
+def _alone(sequence: BlockSequence) -> list[Point]:
+    """Points that take memory for this sequence only."""
+    return [point for point in sequence.own_points if not point.n_nodes]
 
 
 def thin(index: PrefixIndex, budget: int, eviction: Eviction) -> None:

@@ -18,7 +18,8 @@ class Point:
     """A tail as of exactly `n_tokens`; nothing of it changes any more.
 
     `rings` are, for each ring, the rows of positions [first(n_tokens), n_tokens). `logits` f32 [n_vocab] are
-    those after the last token, where they are known. `offered`: the store has been lent it.
+    those after the last token, where they are known. `offered`: the store has been lent it. `n_nodes` nodes
+    of the prefix index carry it: more than one where prefixes part after it, within a block.
     """
 
     n_tokens: int
@@ -26,6 +27,7 @@ class Point:
     rings: tuple[Bytes, ...]
     logits: Logits | None = None
     offered: bool = False
+    n_nodes: int = 0
 
     @property
     def parts(self) -> tuple[Bytes, ...]:

@@ -183,11 +183,16 @@ class PrefixIndex:
         if known is not None:
             self.drop_point(node, row)
         node.points[row] = point
-        self.point_bytes += point.n_bytes
+        point.n_nodes += 1
+        if point.n_nodes == 1:
+            self.point_bytes += point.n_bytes
         return point
 
     def drop_point(self, node: Node, row: int) -> None:
-        self.point_bytes -= node.points.pop(row).n_bytes
+        point = node.points.pop(row)
+        point.n_nodes -= 1
+        if not point.n_nodes:
+            self.point_bytes -= point.n_bytes
 
     def insert(self, root: bytes, parent: Node | None, key: bytes, block: int) -> Node:
         """Index `block` as the rows of `key` after `parent` (None: at the start); returns the node for `key`.
@@ -205,9 +210,8 @@ class PrefixIndex:
         node = Node(home, key, block)
         while place and key.startswith(home.keys[place - 1]):
             place -= 1
-            superseded = home.children[place]
-            node.points |= superseded.points
-            superseded.points = {}
+            for point in home.children[place].points.values():
+                self.keep_point(node, point)
             self._detach(home, place)
         home.keys.insert(place, key)
         home.children.insert(place, node)

@@ -73,7 +73,7 @@ class BlockSequence:
         self._blocks: list[int] = []
         self._nodes: list[Node] = []
         self._tail = Tail(self._pool.tails) if self._pool.tails is not None else None
-        # Of a private sequence, or not indexed yet.
+        # Those of a private sequence, and of the last block until its tokens are in the index.
         self._own_points: dict[int, Point] = {}
         self.last_point = 0
         n_blocks = -(-capacity // BLOCK)
@@ -105,7 +105,7 @@ class BlockSequence:
 
     @property
     def own_points(self) -> tuple[Point, ...]:
-        """The points that only this sequence has."""
+        """Points that the index may not have."""
         return tuple(self._own_points.values())
 
     def adopt(self, match: Match, tokens: Tokens, point: Point | None = None) -> None:
@@ -115,6 +115,9 @@ class BlockSequence:
         self._nodes = list(match.nodes)
         if point is not None:
             self._load(point)
+            if match.tail is not None:
+                shared = (p for row, p in match.tail.points.items() if row <= match.tail_rows)
+                self._own_points = {p.n_tokens: p for p in shared}
 
     def graft(self, tokens: Tokens, first: int, blocks: list[int], point: Point | None = None) -> None:
         """Become the sequence of `tokens`, its blocks from `first` on replaced by `blocks`.
@@ -178,14 +181,15 @@ class BlockSequence:
 
     def points(self) -> list[Point]:
         """Those within the sequence that the index or the sequence itself keeps, in order."""
-        indexed = [node.points[row] for node, row in self._indexed_points()]
-        return sorted((*indexed, *self._own_points.values()), key=lambda point: point.n_tokens)
+        indexed = {point.n_tokens: point for point in self._indexed_points()}
+        return [point for _, point in sorted((self._own_points | indexed).items())]
 
     def drop_point(self, n_tokens: int) -> None:
         """Keep the point at `n_tokens` no longer; whoever was lent it still has it."""
         self._own_points.pop(n_tokens, None)
-        for node, row in self._indexed_points():
-            if node.points[row].n_tokens == n_tokens:
+        for node in self._point_nodes():
+            row = (n_tokens - 1) % BLOCK + 1
+            if row in node.points and node.points[row].n_tokens == n_tokens:
                 self._index.drop_point(node, row)
 
     def fork(self) -> "BlockSequence":
@@ -193,7 +197,7 @@ class BlockSequence:
         shared = self._blocks[: -(-self._n_tokens // BLOCK)]
         twin._become(self.tokens, 0, [self._share(block) for block in shared])
         twin._nodes = self._nodes.copy()
-        twin.last_point = self.last_point
+        twin.last_point, twin._own_points = self.last_point, self._own_points.copy()
         if twin._tail is not None and self._n_tokens:
             twin._tail.load(self.snapshot())
         return twin
@@ -236,8 +240,9 @@ class BlockSequence:
             if node.block != self._blocks[i]:
                 self._replace(i, self._share(node.block))
             self._nodes.append(node)
-        for n in [n for n in self._own_points if n <= len(self._nodes) * BLOCK]:
-            self._index.keep_point(self._nodes[(n - 1) // BLOCK], self._own_points.pop(n))
+        for i in {(n - 1) // BLOCK for n in self._own_points}:
+            if i < len(self._nodes):
+                self._hand_over(i, self._nodes[i])
 
     def publish_tail(self) -> None:
         """Index the partial last block as well, so that others find the sequence up to its last token."""
@@ -266,7 +271,14 @@ class BlockSequence:
     def _publish_tail(self) -> Node:
         i, row = divmod(self._n_tokens, BLOCK)
         parent = self._nodes[-1] if self._nodes else None
-        return self._index.insert(self.root, parent, self._key(i, row), self._blocks[i])
+        node = self._index.insert(self.root, parent, self._key(i, row), self._blocks[i])
+        self._hand_over(i, node)
+        return node
+
+    def _hand_over(self, i: int, node: Node) -> None:
+        """Own points within block `i` go to its node."""
+        for n in [n for n in self._own_points if (n - 1) // BLOCK == i]:
+            self._index.keep_point(node, self._own_points.pop(n))
 
     def _load(self, point: Point) -> None:
         assert self._tail is not None
@@ -280,23 +292,28 @@ class BlockSequence:
         node = self._publish_tail() if self._n_tokens % BLOCK else self._nodes[-1]
         return self._index.keep_point(node, point)
 
-    def _indexed_points(self) -> list[tuple[Node, int]]:
-        """Where the index keeps the points within the sequence, in order."""
-        if self._tail is None:
-            return []
-        found = [(node, row) for node in self._nodes for row in sorted(node.points)]
+    def _point_nodes(self) -> list[Node]:
+        """The nodes that may carry points of this sequence; the last may go on with other tokens after it."""
         i = len(self._nodes)
         n_rows = self._n_tokens - i * BLOCK
         parent = self._nodes[-1] if self._nodes else None
-        if 0 < n_rows < BLOCK:
-            leaf = self._index.find(self.root, parent, self._key(i, n_rows))
-            found += [(leaf, row) for row in sorted(leaf.points) if row <= n_rows] if leaf is not None else []
-        return found
+        leaf = self._index.find(self.root, parent, self._key(i, n_rows)) if 0 < n_rows < BLOCK else None
+        return self._nodes if leaf is None else [*self._nodes, leaf]
+
+    def _indexed_points(self) -> list[Point]:
+        if self._tail is None:
+            return []
+        points = (point for node in self._point_nodes() for point in node.points.values())
+        return [point for point in points if point.n_tokens <= self._n_tokens]
 
     def _shorten(self, n_tokens: int) -> None:
+        first = n_tokens // BLOCK * BLOCK
+        left = [point for point in self._indexed_points() if first < point.n_tokens <= n_tokens]
         self._n_tokens = n_tokens
         self._cut(-(-n_tokens // BLOCK))
         del self._nodes[n_tokens // BLOCK :]
+        # Going on with other tokens leads away from the node that carries them.
+        self._own_points |= {point.n_tokens: point for point in left}
         for n in [n for n in self._own_points if n > n_tokens]:
             del self._own_points[n]
         if self.last_point > n_tokens:

@@ -22,7 +22,7 @@ from runtime.engine.sampling import Sampler
 from runtime.engine.stepping import Stepper
 from runtime.errors import StepCancelled, StepFailed
 from runtime.tokenizers import StreamDetokenizer
-from tests.runtime.engine.fakes import EOG, LAYOUT, LETTERS, N_VOCAB, FakeRunner, FakeTokenizer, Oracle
+from tests.runtime.engine.fakes import EOG, LETTERS, N_VOCAB, FakeRunner, FakeTokenizer, Oracle
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -79,14 +79,15 @@ class Bench:
         port: MemoryPort | None = None,
         n_ubatch: int = 512,
         tokenizer: FakeTokenizer = LETTERS,
-        **config: float,
+        runner: FakeRunner | None = None,
+        **config: object,
     ) -> None:
         self.now = 0.0
-        self.runner = FakeRunner(n_ubatch)
+        self.runner = runner or FakeRunner(n_ubatch)
         self.events: list[Event] = []
         self.n_wakes = 0
         self.core = Core(
-            layout=LAYOUT,
+            layout=self.runner.layout,
             n_vocab=N_VOCAB,
             eog_ids=tokenizer.eog_ids,
             decoder=lambda: StreamDetokenizer(tokenizer),
@@ -96,7 +97,7 @@ class Bench:
             wake=self._wake,
             clear_rows=self.runner.clear_rows,
         )
-        self.stepper = Stepper(self.core, n_ubatch)
+        self.stepper = Stepper(self.core, self.runner.n_ubatch)
         self._ids = iter(range(1, 1 << 30))
 
     def _wake(self) -> None:

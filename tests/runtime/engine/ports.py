@@ -7,6 +7,7 @@ import numpy as np
 
 from runtime.engine import BlockViews, LoadDone, LookupDone, PrefixSnapshot
 from runtime.engine.core import Message
+from runtime.engine.port import PointViews, StoredPoint
 from runtime.memory.layout import BLOCK
 
 Tokens = np.ndarray
@@ -19,25 +20,40 @@ class Record:
     segments: tuple[bytes, ...]
 
 
+@dataclass
+class PointRecord:
+    parts: tuple[bytes, ...]
+    logits: np.ndarray | None
+
+
 class DictStore:
-    """Keeps blocks by their root and tokens. Offers are copied only in `write`, answers given in `answer`."""
+    """Keeps blocks and points by their root and tokens. Offers are copied only in `write`, answers given in
+    `answer`."""
 
     def __init__(self) -> None:
+        self.points: dict[tuple[bytes, bytes], PointRecord] = {}
+        self.damaged: set[int] = set()
         self.post: Post = lambda message: None
         self.records: dict[tuple[bytes, bytes], Record] = {}
         self.offers: list[PrefixSnapshot] = []
         self.seen: list[tuple[str, int]] = []
         self.lookups: list[tuple[int, bytes, Tokens, int]] = []
-        self.loads: list[tuple[int, bytes, Tokens, int, tuple[BlockViews, ...]]] = []
+        self.loads: list[tuple[int, bytes, Tokens, int, tuple[BlockViews, ...], PointViews | None]] = []
         self.cut_loads_to: int | None = None
 
     def lookup(self, ticket: int, root: bytes, tokens: Tokens, have: int) -> None:
         self.lookups.append((ticket, root, tokens.copy(), have))
 
     def load(
-        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+        self,
+        ticket: int,
+        root: bytes,
+        tokens: Tokens,
+        n_tokens: int,
+        destinations: tuple[BlockViews, ...],
+        point: PointViews | None = None,
     ) -> None:
-        self.loads.append((ticket, root, tokens.copy(), n_tokens, destinations))
+        self.loads.append((ticket, root, tokens.copy(), n_tokens, destinations, point))
 
     def offer(self, snapshot: PrefixSnapshot) -> None:
         self.offers.append(snapshot)
@@ -50,6 +66,10 @@ class DictStore:
                 n = block.index * BLOCK + block.n_rows
                 key = (snapshot.root, snapshot.tokens[:n].tobytes())
                 self.records[key] = Record(block.n_rows, tuple(s.tobytes() for s in block.segments))
+            for point in snapshot.points:
+                key = (snapshot.root, snapshot.tokens[: point.n_tokens].tobytes())
+                logits = None if point.logits is None else point.logits.copy()
+                self.points[key] = PointRecord(tuple(part.tobytes() for part in point.parts), logits)
             snapshot.release()
         self.offers.clear()
 
@@ -59,7 +79,8 @@ class DictStore:
         loads, self.loads = self.loads, []
         for ticket, root, tokens, _ in lookups:
             n = self._longest(root, tokens)
-            self.post(LookupDone(ticket, n, "" if n == len(tokens) else f"knows {n}"))
+            reason = "" if n == len(tokens) else f"knows {n}"
+            self.post(LookupDone(ticket, n, reason, self._points(root, tokens)))
         for load in loads:
             self.post(self._load(*load))
         return bool(lookups or loads)
@@ -75,21 +96,47 @@ class DictStore:
                 best = max(best, common)
         return best
 
+    def _points(self, root: bytes, tokens: Tokens) -> tuple[StoredPoint, ...]:
+        wanted = tokens.tobytes()
+        found = [
+            StoredPoint(len(key) // 4, record.logits is not None)
+            for (known_root, key), record in self.points.items()
+            if known_root == root and wanted.startswith(key)
+        ]
+        return tuple(sorted(found, key=lambda point: -point.n_tokens))
+
     def _load(
-        self, ticket: int, root: bytes, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+        self,
+        ticket: int,
+        root: bytes,
+        tokens: Tokens,
+        n_tokens: int,
+        destinations: tuple[BlockViews, ...],
+        point: PointViews | None,
     ) -> LoadDone:
-        done = destinations[0].index * BLOCK
+        done = destinations[0].index * BLOCK if destinations else n_tokens
         for views in destinations:
             end = views.index * BLOCK + views.n_rows
             record = self._find(root, tokens[:end])
             if record is None or (self.cut_loads_to is not None and end > self.cut_loads_to):
                 for target in views.segments:
                     target[:] = 0xEE  # what a damaged record leaves in a destination
-                return LoadDone(ticket, done, "damaged record")
+                return LoadDone(ticket, done if point is None else 0, "damaged record")
             for target, data in zip(views.segments, record.segments, strict=True):
                 target[:] = np.frombuffer(data, np.uint8)[: len(target)]
             done = end
+        if point is not None and not self._load_point(root, tokens, point):
+            return LoadDone(ticket, 0, "damaged point")
         return LoadDone(ticket, n_tokens, "")
+
+    def _load_point(self, root: bytes, tokens: Tokens, point: PointViews) -> bool:
+        record = self.points[root, tokens[: point.n_tokens].tobytes()]
+        damaged = point.n_tokens in self.damaged
+        for target, data in zip(point.parts, record.parts, strict=True):
+            target[:] = 0xEE if damaged else np.frombuffer(data, np.uint8)
+        if point.logits is not None:
+            point.logits[:] = record.logits
+        return not damaged
 
     def _find(self, root: bytes, tokens: Tokens) -> Record | None:
         wanted = tokens.tobytes()
