@@ -69,7 +69,7 @@ def test_what_ram_has_is_not_loaded_again() -> None:
     ((_, _, _, have),) = store.lookups
     assert have == 600
     store.answer()
-    ((_, _, _, n_tokens, destinations),) = store.loads
+    ((_, _, _, n_tokens, destinations, _),) = store.loads
     assert n_tokens == 1199
     assert [(d.index, d.n_rows) for d in destinations] == [(2, 256), (3, 256), (4, 175)]
     settle(bench, store)
