@@ -18,6 +18,7 @@ _FILES = {
     "bert": "bert",
     "cohere2": "cohere",
     "command-r": "cohere",
+    "deepseek2": "deepseek2",
     "dots1": "dots1",
     "ernie4_5": "llama",
     "ernie4_5-moe": "llama",

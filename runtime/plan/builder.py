@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
-from runtime.kernels import activations, job, norms, positions
+from runtime.kernels import activations, grouped, job, norms, positions
 from runtime.kernels import attention as attn
 from runtime.kernels import attention_layer as al
 from runtime.kernels import rows as ops
@@ -37,7 +37,7 @@ from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
 from runtime.plan.tail import TailPlan
 from runtime.plan.values import Bias, CacheGroup, Heads, LatentGroup, Rope, Rows, Source
-from runtime.plan.weights import Weights, padded
+from runtime.plan.weights import Panels, Weights, padded
 
 GroupT = TypeVar("GroupT", CacheGroup, LatentGroup)
 
@@ -199,7 +199,7 @@ class Plan:
             self.op(activations.activate_quant, x.address, x.ld, 4 * padded(n), n, kind, f32_bits(limit), dst,
                     act_kind, x.count)  # fmt: skip
 
-        return Source(n, x.count, emit)
+        return Source(n, x.count, emit, narrow=True)
 
     def matmul(
         self, x: Source | Rows, names: Sequence[str], out: str, *, residual: Rows | None = None,
@@ -215,7 +215,7 @@ class Plan:
         alike = residual.width if residual is not None else None
         expected: Sequence[int | None] = widths or [alike] * len(names)
         tensors = [
-            self.weights.matrix_info(f"{name}.weight", source.k, n, narrow=narrow)
+            self.weights.matrix_info(f"{name}.weight", source.k, n, narrow=narrow or source.narrow)
             for name, n in zip(names, expected, strict=True)
         ]
         found = [t.shape[1] for t in tensors]
@@ -236,6 +236,37 @@ class Plan:
         if residual is not None and add is None:
             self.add(y, residual, scale)
         return y
+
+    def grouped_matmul(self, x: Rows, k: int, weights: Panels, groups: int, out: Rows) -> None:
+        """out[:, g] = x[:, g] . W[g], the first k columns of each of the groups that x is cut into.
+
+        `weights` are those of `Weights.grouped_panels`: a group's results are its first columns in `out`,
+        which is cut into as many groups, and which may have room for more in each.
+        """
+        assert weights.k == k and x.width % groups == 0 and out.width % groups == 0
+        x_bytes, out_bytes = 4 * x.width // groups, 4 * out.width // groups
+        kind = FORMATS[weights.type_name].act_kind
+        tiles = self._n_rows(x.count) * act_bytes(kind, k)
+        act = self.area(f"grouped activation {kind}", groups * tiles)
+        self.op(grouped.quant_groups, x.address, x.ld, groups, x_bytes, k, act, tiles, kind, x.count)
+        words = self.arena.array((grouped.G_WORDS,), np.int64, "grouped product")
+        words[: grouped.G_EXTRA] = [
+            0, weights.address, groups, weights.expert_bytes, weights.rows // LANES, weights.stride, act,
+            tiles, k, out.address, out.ld, out_bytes, x.count,
+        ]  # fmt: skip
+        self.functions.append((words, grouped.G_OP, weights.op))
+        for i, param in enumerate(weights.op_params, grouped.G_EXTRA):
+            if isinstance(param, Native):
+                self.functions.append((words, i, param))
+            else:
+                words[i] = param
+        self.op(grouped.matmul_groups, words.ctypes.data)
+
+    def copy_groups(self, x: Rows, first: int, n: int, groups: int, out: Rows, at: int) -> None:
+        """Columns [first, first + n) of each of the groups of x become those from `at` on of out's."""
+        assert n % LANES == 0 and x.width % groups == 0 and out.width % groups == 0
+        self.op(grouped.copy_groups, x.address + 4 * first, x.ld, groups, 4 * x.width // groups, n,
+                out.address + 4 * at, out.ld, 4 * out.width // groups, x.count)  # fmt: skip
 
     def add(self, y: Rows, residual: Rows, scale: float = 1.0) -> None:
         """residual += scale * y"""
@@ -281,6 +312,12 @@ class Plan:
         self.identity.append((f"rope{sum(n.startswith('rope') for n, _ in self.identity)}",
                               f"{'neox' if neox else 'norm'}:{magnitude!r}:{digest}"))  # fmt: skip
         return Rope(out, ld, n, pairing)
+
+    def rotate_columns(self, x: Rows, first: int, groups: int, rope: Rope) -> None:
+        """Rotate columns from `first` on of each of the groups that x is cut into, in place."""
+        assert first + rope.n_rot <= x.width // groups
+        self.op(positions.rotate_heads, x.address + 4 * first, x.ld, groups, x.width // groups, rope.address,
+                rope.ld, rope.n_rot, rope.pairing)  # fmt: skip
 
     def rotate(self, qkv: Rows, heads: Heads, rope: Rope) -> None:
         """Rotate queries and keys now, for what comes between that and attention, which then gets no rope."""

@@ -118,7 +118,7 @@ def expert_mlp(
         p.op(ops.activate_experts, hidden.address, hidden.ld, 4 * padded(n_ff), n_ff, ACTIVATIONS[activation],
              f32_bits(limit), dst, kind, routing.address)  # fmt: skip
 
-    y = _matmul(p, activate, n_ff, [down], [residual.width], "experts.y", routing)
+    y = _matmul(p, activate, n_ff, [down], [residual.width], "experts.y", routing, narrow=True)
     p.op(ops.combine_experts, residual.address, residual.ld, y.address, y.ld, y.width, f32_bits(scale),
          int(not weigh_inputs), routing.address)  # fmt: skip
 
@@ -139,12 +139,13 @@ def _tables(p: Plan, gating: Gating) -> Routing:
 
 
 def _matmul(
-    p: Plan, emit: Emit, k: int, names: Sequence[str], widths: Sequence[int], out: str, routing: Routing
-) -> Pairs:
+    p: Plan, emit: Emit, k: int, names: Sequence[str], widths: Sequence[int], out: str, routing: Routing,
+    *, narrow: bool = False,
+) -> Pairs:  # fmt: skip
     """out = x . [W0 | W1 | ...] + biases of each place's expert, each part at a multiple of 16 columns."""
     n_expert = routing.gating.n_expert
     tensors = [
-        p.weights.experts_info(f"{name}.weight", k, n, n_expert)
+        p.weights.experts_info(f"{name}.weight", k, n, n_expert, narrow=narrow)
         for name, n in zip(names, widths, strict=True)
     ]
     ld = 4 * sum(map(padded, widths))

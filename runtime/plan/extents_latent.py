@@ -3,8 +3,10 @@
 Rows lie in blocks and rings, which are not of the plan's memory: their addresses come with each run.
 """
 
+from runtime.kernels import grouped
 from runtime.kernels import latent as la
 from runtime.kernels import latent_rows as lr
+from runtime.kernels.quantise import act_bytes
 from runtime.kernels.simd import LANES
 from runtime.plan.extents import Sizes, Span, Spans, touches, words_at
 
@@ -37,3 +39,33 @@ def _latent_attention(s: Sizes, descriptor: int) -> Spans:
         yield from rows_source(s, "second", a[la.L_SECOND])
     records = la.records_bytes(s.max_runs, heads, dv, a[la.L_MAX_PARTS])
     yield Span("records", a[la.L_RECORDS], records)
+
+
+@touches(grouped.quant_groups)
+def _quant_groups(
+    s: Sizes, x: int, ldx: int, groups: int, x_bytes: int, n: int, dst: int, dst_bytes: int, kind: int,
+    rows: int,
+) -> Spans:  # fmt: skip
+    yield s.rows("x", x, ldx, (groups - 1) * x_bytes // 4 + n, rows)
+    yield Span("dst", dst, (groups - 1) * dst_bytes + s.count(rows) * act_bytes(kind, n))
+
+
+@touches(grouped.matmul_groups)
+def _matmul_groups(s: Sizes, descriptor: int) -> Spans:
+    yield Span("descriptor", descriptor, 8 * grouped.G_WORDS)
+    g = words_at(descriptor, grouped.G_WORDS)
+    last, rows = g[grouped.G_GROUPS] - 1, g[grouped.G_ROWS]
+    group = g[grouped.G_PANELS] * g[grouped.G_PANEL_BYTES]
+    yield Span("weights", g[grouped.G_WEIGHTS], last * g[grouped.G_GROUP_BYTES] + group)
+    yield Span("x", g[grouped.G_X], (last + 1) * g[grouped.G_X_BYTES])
+    width = last * g[grouped.G_OUT_BYTES] // 4 + LANES * g[grouped.G_PANELS]
+    yield s.rows("out", g[grouped.G_OUT], g[grouped.G_LDO], width, rows)
+
+
+@touches(grouped.copy_groups)
+def _copy_groups(
+    s: Sizes, x: int, ldx: int, groups: int, x_bytes: int, n: int, out: int, ldo: int, out_bytes: int,
+    rows: int,
+) -> Spans:  # fmt: skip
+    yield s.rows("x", x, ldx, (groups - 1) * x_bytes // 4 + n, rows)
+    yield s.rows("out", out, ldo, (groups - 1) * out_bytes // 4 + n, rows)

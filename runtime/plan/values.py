@@ -33,13 +33,15 @@ class Rows:
 class Source:
     """Rows of `k` values that `emit(kind, dst)` quantises into activation tiles.
 
-    `keep(rows)`, where there is one, writes them as f32 instead.
+    `keep(rows)`, where there is one, writes them as f32 instead. `narrow`: k need not be a multiple of 16,
+    where weights are floats.
     """
 
     k: int
     count: int
     emit: Callable[[int, int], None]
     keep: Callable[[Rows], None] | None = None
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -25,6 +25,15 @@ Progress = Callable[[float], None]
 def padded(rows: int) -> int:
     """`rows` rounded up to whole panels."""
     return -(-rows // LANES) * LANES
+
+
+def encode_floats(type_name: str, values: npt.NDArray[np.float32]) -> npt.NDArray[np.generic]:
+    """Values as elements of F32, F16 or BF16 (to nearest even)."""
+    if type_name != "BF16":
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(values, {"F32": np.float32, "F16": np.float16}[type_name])
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype(np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +138,11 @@ class Weights:
         """
         return self._multiplied(name, (k, rows), 1 if narrow else LANES)
 
-    def experts_info(self, name: str, k: int, rows: int, n_expert: int) -> TensorInfo:
-        """A 3-D tensor of one matrix per expert."""
-        return self._multiplied(name, (k, rows, n_expert), LANES)
+    def experts_info(
+        self, name: str, k: int, rows: int, n_expert: int, *, narrow: bool = False
+    ) -> TensorInfo:
+        """A 3-D tensor of one matrix per expert; `narrow` as in `matrix_info`."""
+        return self._multiplied(name, (k, rows, n_expert), 1 if narrow else LANES)
 
     def _multiplied(self, name: str, shape: tuple[int | None, ...], multiple: int) -> TensorInfo:
         tensor = self.info(name)
@@ -160,6 +171,33 @@ class Weights:
         """3-D tensors of one type, k and number of experts, as `panels`; an expert's matrices are stacked."""
         tensors = [self.info(name) for name in names]
         return self._unpacked(tensors) or [self._packed(tensors, tensors[0].shape[2])]
+
+    def grouped_panels(self, name: str, k: int, rows: int, groups: int) -> Panels:
+        """A matrix of `rows` rows for each group: a tensor ``[k, rows, groups]`` or ``[k, rows * groups]``.
+
+        The result is as if groups were experts. Errors: UnsupportedModel for rows that are not whole panels.
+        """
+        if len(self.info(name).shape) == 2:
+            tensor = self.matrix_info(name, k, rows * groups)
+        else:
+            tensor = self.experts_info(name, k, rows, groups)
+        if rows % LANES:
+            raise UnsupportedModel(
+                f"{self._file.path.name}: {name} has {rows} rows per group, not whole {LANES}s"
+            )
+        n_expert = tensor.shape[2] if len(tensor.shape) == 3 else 1
+        found = (self._unpacked([tensor]) or [self._packed([tensor], n_expert)])[0]
+        apart = rows // LANES * found.stride
+        return replace(found, rows=rows, expert_bytes=apart, file_rows=rows if found.file_rows else 0)
+
+    def packed_matrices(self, type_name: str, matrices: npt.NDArray[np.float32], name: str) -> Panels:
+        """f32 [groups][rows][k] as panels of a float type; rows are whole panels, `name` is for messages."""
+        groups, rows, k = matrices.shape
+        group_bytes = packed_bytes(type_name, rows, k)
+        address = self._arena.take(groups * group_bytes, name)
+        raw = encode_floats(type_name, matrices)
+        pack(type_name, raw.ctypes.data, groups * rows, k, address, self._threads)
+        return Panels(type_name, address, rows, k, FORMATS[type_name].panel_bytes(k), group_bytes)
 
     def _unpacked(self, tensors: Sequence[TensorInfo]) -> list[Panels]:
         """Nothing, where they are to be packed."""

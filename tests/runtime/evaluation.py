@@ -23,13 +23,14 @@ MOE_ARCHS = (
     *("llama-moe", "qwen2moe", "qwen3moe", "granitemoe", "olmoe", "ernie4_5-moe", "hunyuan-moe", "dots1"),
     *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4", "gemma4-moe"),
 )
+LATENT_ARCHS = ("deepseek2", "deepseek2-lite")
 DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
 RECURRENT_ARCHS = ("mamba", "mamba2", "rwkv7")
 HYBRID_ARCHS = (
     *("lfm2", "lfm2moe", "falcon-h1", "granitehybrid", "granitehybrid-dense", "nemotron_h"),
     "nemotron_h_moe",
 )
-ARCHS = DENSE_ARCHS + MOE_ARCHS + DELTA_ARCHS + RECURRENT_ARCHS + HYBRID_ARCHS
+ARCHS = DENSE_ARCHS + MOE_ARCHS + LATENT_ARCHS + DELTA_ARCHS + RECURRENT_ARCHS + HYBRID_ARCHS
 """Names of the tiny models; some stand for variants of one architecture."""
 
 ENCODERS = ("bert", "nomic-bert", "modern-bert", "jina-bert-v2", "gemma-embedding")
