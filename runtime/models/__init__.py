@@ -28,6 +28,7 @@ _FILES = {
     "gemma-embedding": "gemma3",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
+    "gemma3n": "gemma3n",
     "gemma4": "gemma4",
     "glm4": "glm4",
     "glm4moe": "glm4moe",

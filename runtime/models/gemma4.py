@@ -15,7 +15,7 @@ from runtime.models.hyper import Decoder, Layer, local_layers, window_of
 from runtime.models.moe import Experts
 from runtime.plan.builder import Plan
 from runtime.plan.experts import expert_mlp, route
-from runtime.plan.values import CacheGroup, Heads, Rope, Rows
+from runtime.plan.values import CacheGroup, Heads, Rope, Rows, Source
 
 PERIOD = 6
 
@@ -44,14 +44,14 @@ def n_storing(f: ModelFile, is_local: tuple[bool, ...]) -> int:
     return n
 
 
-def attention(
-    p: Plan, d: Decoder, layer: Layer, x: Rows, cache: CacheGroup, rotation: Rope, *, shared: bool
-) -> None:
-    """x += norm(attention(norm(x)))"""
+def attend(
+    p: Plan, d: Decoder, layer: Layer, h: Source, cache: CacheGroup, rotation: Rope, *, shared: bool
+) -> Rows:
+    """Attention without a scale, with norms on values too; a `shared` layer has queries alone."""
     n, heads = layer.prefix, layer.heads
     q, k, v = heads.widths
-    h = p.rms_norm(x, f"{n}attn_norm", d.eps)
     if shared:
+        p.weights.ignore(f"{n}attn_k.weight", f"{n}attn_v.weight", f"{n}attn_k_norm.weight")
         qkv = p.matmul(h, [f"{n}attn_q"], "qkv", widths=[q])
         p.head_norm(qkv, heads.n, heads.d_k, 0, heads.d_k, d.eps, f"{n}attn_q_norm")
     else:
@@ -60,8 +60,7 @@ def attention(
         blocks.norm_heads(p, d, layer, qkv)
         p.head_norm(qkv.columns(q + k, v), heads.n_kv, heads.d_v, 0, heads.d_v, d.eps)
     out = p.attention(qkv, cache, heads, rotation, scale=1.0, shared=shared)
-    y = p.matmul(out, [f"{n}attn_output"], "y", widths=[d.n_embd])
-    p.rms_norm_add(y, f"{n}post_attention_norm", d.eps, x)
+    return p.matmul(out, [f"{n}attn_output"], "y", widths=[d.n_embd])
 
 
 def mlp_and_experts(p: Plan, d: Decoder, e: Experts, layer: Layer, x: Rows) -> None:
@@ -100,7 +99,9 @@ def build(p: Plan) -> None:
     parts = per_layer.embed(p, d, x, width) if width else None
     for layer, cache in zip(d.layers, blocks.caches(p, is_local, window_of(f)), strict=True):
         rotation = local if is_local[layer.index] else everywhere
-        attention(p, d, layer, x, cache, rotation, shared=layer.index >= n_stored)
+        h = p.rms_norm(x, f"{layer.prefix}attn_norm", d.eps)
+        y = attend(p, d, layer, h, cache, rotation, shared=layer.index >= n_stored)
+        p.rms_norm_add(y, f"{layer.prefix}post_attention_norm", d.eps, x)
         if experts is None:
             blocks.mlp(p, d, layer, x, post="post_ffw_norm", activation="gelu-gate")
         else:

@@ -35,7 +35,7 @@ def embed(p: Plan, d: Decoder, x: Rows, width: int) -> PerLayer:
     `x` is the embedding times sqrt(n_embd).
     """
     n = width * d.n_layer
-    rows = p.embedding("per_layer_token_embd", n, (width / 2) ** 0.5, out="per layer")
+    rows = p.embedding("per_layer_token_embd", n, (width / 2) ** 0.5, p.buffer("per layer", n))
     y = p.matmul(x, ["per_layer_model_proj"], "per layer projected", widths=[n])
     # norming y / sqrt(n_embd) is norming y with an eps that is larger by as much as its squares
     p.head_norm(y, d.n_layer, width, 0, width, d.eps * d.n_embd, "per_layer_proj_norm")

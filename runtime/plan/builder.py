@@ -127,10 +127,10 @@ class Plan:
             self._areas[name] = address, n_bytes
         return address
 
-    def embedding(self, name: str, width: int, scale: float = 1.0, out: str = "x") -> Rows:
-        """out = scale * rows of the table at the step's tokens."""
+    def embedding(self, name: str, width: int, scale: float = 1.0, out: Rows | None = None) -> Rows:
+        """scale * rows of the table at the step's tokens, in `out` or the buffer x."""
         table = self.weights.table(f"{name}.weight", width)
-        x = self.buffer(out, width)
+        x = out or self.buffer("x", width)
         self.n_vocab = min(table.rows, self.n_vocab or table.rows)
         self.op(EMBED[table.type_name], table.address, table.row_bytes, table.k, self.tokens.ctypes.data,
                 x.address, x.ld, f32_bits(scale), x.count)  # fmt: skip
@@ -281,9 +281,11 @@ class Plan:
             y.count,
         )
 
-    def scale(self, x: Rows, factor: float) -> None:
-        """x *= factor"""
-        self.op(ops.shape_logits, x.address, x.ld, padded(x.width), f32_bits(factor), f32_bits(0.0), x.count)
+    def scale(self, x: Rows, factor: float, softcap: float = 0.0) -> None:
+        """x *= factor, then x = softcap * tanh(x / softcap) where there is one"""
+        self.op(
+            ops.shape_logits, x.address, x.ld, padded(x.width), f32_bits(factor), f32_bits(softcap), x.count
+        )
 
     def clear(self, x: Rows) -> None:
         """x = 0"""

@@ -22,6 +22,7 @@ from runtime.memory import points
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.memory.pool import in_use
 from runtime.plan import (  # noqa: F401 - they register their ops
+    extents_altup,
     extents_deepseek4,
     extents_delta,
     extents_latent,

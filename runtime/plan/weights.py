@@ -117,6 +117,10 @@ class Weights:
         """Let the file have a tensor that the plan has no use for."""
         self._used.add(name)
 
+    def ignore(self, *names: str) -> None:
+        """Tensors that files may have although the forward pass does without them."""
+        self._used.update(names)
+
     def check_used(self) -> None:
         """A layer's tensors all mean something; layers that were not touched at all may stay so.
 

@@ -17,7 +17,7 @@ DENSE_ARCHS = (
     *("llama", "llama-bias", "qwen2", "qwen3", "qwen3vl", "phi3", "mistral3", "glm4", "granite", "smollm3"),
     *("olmo2", "olmo2-swa", "seed_oss", "exaone4", "exaone4-swa", "ernie4_5", "hunyuan-dense"),
     *("gemma", "gemma2", "gemma3", "starcoder2", "gpt2", "gptneox", "gptneox-seq", "phi2", "stablelm"),
-    *("command-r", "cohere2", "nemotron", "gemma4"),
+    *("command-r", "cohere2", "nemotron", "gemma3n", "gemma4"),
 )
 MOE_ARCHS = (
     *("llama-moe", "qwen2moe", "qwen3moe", "granitemoe", "olmoe", "ernie4_5-moe", "hunyuan-moe", "dots1"),
