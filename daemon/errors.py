@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from runtime.errors import ContextExceeded, InvalidRequest, PoolExhausted, QueueFull, RuntimeFault
+from runtime.errors import (
+    ContextExceeded,
+    InvalidRequest,
+    NothingToSample,
+    PoolExhausted,
+    QueueFull,
+    RuntimeFault,
+)
 
 _TYPES = {
     400: "invalid_request_error",
@@ -64,7 +71,7 @@ def from_exception(error: BaseException) -> ApiError:
             n_prompt_tokens=error.n_prompt,
             n_ctx=error.n_ctx,
         )
-    if isinstance(error, InvalidRequest):
+    if isinstance(error, InvalidRequest | NothingToSample):
         return ApiError(400, str(error))
     if isinstance(error, QueueFull | PoolExhausted):
         return ApiError(503, str(error))

@@ -84,12 +84,22 @@ class HttpServer:
             self._streams.add(bounded)
             try:
                 any_stream: Any = bounded
-                await TCPServer(self._app, self._config, self._context, ConnectionState({}), any_stream)
+                await _Connection(self._app, self._config, self._context, ConnectionState({}), any_stream)
             except* Exception as group:
                 # one connection's trouble must not end the others
                 logger().error("connection failed", exc_info=group)
             finally:
                 self._streams.discard(bounded)
+
+
+class _Connection(TCPServer):
+    """Ends when the client closes it. Hypercorn's own would wait for the keep-alive time-out first, so that
+    clients with a connection per request could fill the server with connections nobody has any more.
+    """
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
 
 
 class _BoundedStream(trio.abc.HalfCloseableStream):

@@ -11,17 +11,21 @@ from daemon.requests import (
     ChatRequest,
     CompletionRequest,
     ControlRequest,
+    DeletePromptRequest,
     DetokenizeRequest,
     EmbeddingsRequest,
+    ForgetRequest,
     InfillRequest,
     MessagesRequest,
     PropsRequest,
+    RenamePromptRequest,
     RerankRequest,
     ResponsesRequest,
     SlotActionRequest,
     TextCompletionRequest,
     TokenizeRequest,
 )
+from daemon.unsupported import FIELDS
 
 BODIES: dict[str, type[msgspec.Struct]] = {
     "/completion": CompletionRequest,
@@ -51,8 +55,27 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/detokenize": DetokenizeRequest,
     "/props": PropsRequest,
     "/slots/<id_slot>": SlotActionRequest,
+    "/delete_prompt": DeletePromptRequest,
+    "/rename_prompt": RenamePromptRequest,
+    "/store/forget": ForgetRequest,
 }
 """What the body of a POST to each route is."""
+
+_REQUIRED = {
+    "CompletionRequest": ["prompt"],
+    "TextCompletionRequest": ["prompt"],
+    "ChatRequest": ["messages"],
+    "MessagesRequest": ["messages"],
+    "ResponsesRequest": ["input"],
+    "InfillRequest": ["input_prefix", "input_suffix"],
+    "ControlRequest": ["id", "action"],
+    "RerankRequest": ["query"],
+}
+"""Fields without which a request is refused; decoding leaves them out so that the error is llama-server's."""
+
+_QUERIES: dict[str, dict[str, Any]] = {
+    "/slots/<id_slot>": {"action": {"enum": ["save", "restore", "erase"]}},
+}
 
 _PARAMETER = re.compile(r"<(?:[^:>]+:)?([^>]+)>")
 _ERROR = {
@@ -81,19 +104,31 @@ def describe_api(routes: Iterable[tuple[str, Collection[str]]], prefix: str = ""
         operations = paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})
         for method in sorted(set(methods) - {"HEAD", "OPTIONS"}):
             operations[method.lower()] = _operation(path, method)
-    types = list(dict.fromkeys(BODIES.values()))
-    _, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return {
         "openapi": "3.1.0",
         "info": {"title": "emberd", "version": VERSION},
         "servers": [{"url": prefix or "/"}],
         "paths": paths,
         "components": {
-            "schemas": {**schemas, "Error": _ERROR},
+            "schemas": {**_schemas(), "Error": _ERROR},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
     }
+
+
+def _schemas() -> dict[str, Any]:
+    """Of all bodies. A field of a feature that is absent is shown with the values that pass."""
+    types = list(dict.fromkeys(BODIES.values()))
+    _, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    for name, schema in schemas.items():
+        if name in _REQUIRED:
+            schema["required"] = _REQUIRED[name]
+        for field, (neutral, what) in FIELDS.items():
+            if field in schema["properties"]:
+                values = [None] if neutral.example is None else [neutral.example, None]
+                schema["properties"][field] = {"description": what, "enum": values, "default": None}
+    return schemas
 
 
 def _operation(path: str, method: str) -> dict[str, Any]:
@@ -104,9 +139,12 @@ def _operation(path: str, method: str) -> dict[str, Any]:
             "default": {"description": "What went wrong", "content": error},
         }
     }
-    if names := _PARAMETER.findall(path):
+    parameters = [(name, "path", {"type": "string"}) for name in _PARAMETER.findall(path)]
+    parameters += [(name, "query", schema) for name, schema in _QUERIES.get(path, {}).items()]
+    if parameters:
         operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            {"name": name, "in": place, "required": True, "schema": schema}
+            for name, place, schema in parameters
         ]
     if method == "POST" and path in BODIES:
         schema = {"$ref": f"#/components/schemas/{BODIES[path].__name__}"}

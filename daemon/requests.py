@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from daemon import shapes
 from daemon.errors import ApiError, invalid, invalid_field
 
 INT_MAX = 2**31 - 1
@@ -50,7 +51,7 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     min_keep: NonNegative | None = None
     post_sampling_probs: bool | None = None
-    logit_bias: list[Any] | dict[str, Any] | None = None
+    logit_bias: Annotated[list[Any] | dict[str, Any] | None, shapes.LOGIT_BIAS] = None
     ignore_eos: bool | None = None
     samplers: list[str] | str | None = None
     cache_prompt: bool | None = None
@@ -98,7 +99,7 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     thinking_budget_tokens: OrMinusOne | None = None
     reasoning_control: bool | None = None
     reasoning_format: str | None = None
-    system_prompt: Any = None
+    system_prompt: Annotated[Any, shapes.SYSTEM_PROMPT] = None
     banned_strings: list[str] | None = None
     banned_regex: list[str] | None = None
     banned_regex_case_insensitive: list[str] | None = None
@@ -115,7 +116,7 @@ def native_fields(request: CompletionFields) -> dict[str, Any]:
 class CompletionRequest(CompletionFields, kw_only=True):
     """``POST /completion``: the prompt in any of its shapes (see `daemon.prompts`)."""
 
-    prompt: Any = None
+    prompt: Annotated[Any, shapes.PROMPT] = None
     n_probs: Probs | None = None
     logprobs: Probs | None = None
 
@@ -131,7 +132,7 @@ class TextCompletionRequest(CompletionRequest, kw_only=True):
 class ChatRequest(CompletionFields, kw_only=True):
     """``POST /v1/chat/completions``. `daemon.chat` checks `messages`, for it knows what templates take."""
 
-    messages: Any = None
+    messages: Annotated[Any, shapes.CHAT_MESSAGES] = None
     model: str | None = None
     n_probs: Probs | None = None
     logprobs: bool | None = None
@@ -149,9 +150,9 @@ class ChatRequest(CompletionFields, kw_only=True):
 class MessagesRequest(CompletionFields, kw_only=True):
     """``POST /v1/messages``: Anthropic's, with every native field. See `daemon.anthropic_request`."""
 
-    messages: Any = None
+    messages: Annotated[Any, shapes.ANTHROPIC_MESSAGES] = None
     model: str | None = None
-    system: Any = None
+    system: Annotated[Any, shapes.SYSTEM] = None
     stop_sequences: StopStrings | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -168,7 +169,7 @@ class Reasoning(msgspec.Struct):
 class ResponsesRequest(CompletionFields, kw_only=True):
     """``POST /v1/responses``: OpenAI's, with every native field. See `daemon.responses_request`."""
 
-    input: Any = None
+    input: Annotated[Any, shapes.RESPONSES_INPUT] = None
     model: str | None = None
     instructions: str | None = None
     max_output_tokens: OrMinusOne | None = None
@@ -197,7 +198,7 @@ class InfillRequest(CompletionRequest, kw_only=True):
 
 
 class PropsRequest(msgspec.Struct, kw_only=True):
-    system_prompt: Any = None
+    system_prompt: Annotated[Any, shapes.SYSTEM_PROMPT] = None
 
 
 class ControlRequest(msgspec.Struct, kw_only=True):
@@ -208,8 +209,8 @@ class ControlRequest(msgspec.Struct, kw_only=True):
 class EmbeddingsRequest(msgspec.Struct, kw_only=True):
     """``POST /embedding``, ``/embeddings`` and ``/v1/embeddings``; the texts in any shape of prompts."""
 
-    input: Any = None
-    content: Any = None
+    input: Annotated[Any, shapes.PROMPT] = None
+    content: Annotated[Any, shapes.PROMPT] = None
     model: str | None = None
     encoding_format: str | None = None
     embd_normalize: Annotated[int, Meta(ge=-1, le=INT_MAX)] | None = None
@@ -219,16 +220,16 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True):
 class RerankRequest(msgspec.Struct, kw_only=True):
     """``POST /rerank``: Jina's `documents` or TEI's `texts`."""
 
-    query: Any = None
-    documents: Any = None
-    texts: Any = None
+    query: Annotated[Any, shapes.QUERY] = None
+    documents: Annotated[Any, shapes.TEXTS] = None
+    texts: Annotated[Any, shapes.TEXTS] = None
     model: str | None = None
     top_n: NonNegative | None = None
     return_text: bool | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
-    content: Any = None
+    content: Annotated[Any, shapes.TOKENS_AND_TEXTS] = None
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
@@ -240,6 +241,21 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 class SlotActionRequest(msgspec.Struct, kw_only=True):
     filename: str | None = None
+
+
+class DeletePromptRequest(msgspec.Struct):
+    filename: str
+
+
+class RenamePromptRequest(msgspec.Struct):
+    old_filename: str
+    new_filename: str
+
+
+class ForgetRequest(ChatRequest, kw_only=True):
+    """Either `messages`, with all that a chat request may say about them, or a `prompt` of /completion."""
+
+    prompt: Annotated[Any, shapes.PROMPT] = None
 
 
 _AT = re.compile(r"(?P<text>.*?) - at `\$(?P<path>[^`]*)`$", re.DOTALL)

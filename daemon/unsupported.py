@@ -1,22 +1,30 @@
 """Fields of features that emberd does not have yet: neutral values pass, others are refused by name."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from daemon.errors import invalid, not_supported
 from daemon.requests import ChatRequest, CompletionFields
 
 
-def _empty(value: Any) -> bool:
-    return value in (None, "", [], {})
+@dataclass(frozen=True, slots=True)
+class Neutral:
+    """Values that ask for nothing, and one of them."""
+
+    includes: Callable[[Any], bool]
+    example: Any = None
 
 
-def _at_most(limit: float) -> Callable[[Any], bool]:
-    return lambda value: bool(value <= limit)
+_EMPTY = Neutral(lambda value: value in (None, "", [], {}))
 
 
-def _equals(neutral: Any) -> Callable[[Any], bool]:
-    return lambda value: bool(value == neutral)
+def _at_most(limit: float) -> Neutral:
+    return Neutral(lambda value: bool(value <= limit), limit)
+
+
+def _equals(neutral: Any) -> Neutral:
+    return Neutral(lambda value: bool(value == neutral), neutral)
 
 
 _SAMPLER = "this sampler is not supported yet"
@@ -25,42 +33,42 @@ _BANS = "bans are not supported yet"
 _REASONING = "reasoning control is not supported yet"
 _MEDIA = "this server does not support media"
 
-# field: (whether a value asks for nothing, what to say otherwise)
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+FIELDS: dict[str, tuple[Neutral, str]] = {
     "dynatemp_range": (_at_most(0), _SAMPLER),
-    "tfs_z": (lambda value: bool(value >= 1), _SAMPLER),
+    "tfs_z": (Neutral(lambda value: bool(value >= 1), 1), _SAMPLER),
     "top_n_sigma": (_at_most(0), _SAMPLER),
     "xtc_probability": (_at_most(0), _SAMPLER),
-    "penalty_prompt": (_empty, "a separate penalty prompt is not supported yet"),
+    "penalty_prompt": (_EMPTY, "a separate penalty prompt is not supported yet"),
     "dry_multiplier": (_at_most(0), _SAMPLER),
     "mirostat": (_at_most(0), _SAMPLER),
-    "adaptive_target": (lambda value: bool(value < 0), _SAMPLER),
-    "grammar": (_empty, _CONSTRAINED),
+    "adaptive_target": (Neutral(lambda value: bool(value < 0), -1), _SAMPLER),
+    "grammar": (_EMPTY, _CONSTRAINED),
     "json_schema": (_equals(None), _CONSTRAINED),
     "grammar_lazy": (_equals(False), _CONSTRAINED),
-    "grammar_triggers": (_empty, _CONSTRAINED),
+    "grammar_triggers": (_EMPTY, _CONSTRAINED),
     "n_cache_reuse": (_equals(0), "moving cached positions is not supported"),
     "n_indent": (_equals(0), "stopping by indentation is not supported yet"),
     "t_max_predict_ms": (_equals(-1), "a time limit is not supported yet"),
-    "lora": (_empty, "adapters are not supported yet"),
+    "lora": (_EMPTY, "adapters are not supported yet"),
     "reasoning_budget_tokens": (_equals(-1), _REASONING),
     "thinking_budget_tokens": (_equals(-1), _REASONING),
     "reasoning_control": (_equals(False), _REASONING),
-    "reasoning_format": (lambda value: value in ("none", "auto"), _REASONING),
-    "banned_strings": (_empty, _BANS),
-    "banned_regex": (_empty, _BANS),
-    "banned_regex_case_insensitive": (_empty, _BANS),
-    "expiring_logit_bias": (_empty, _BANS),
-    "allowlist_piece_array": (_empty, _BANS),
-    "image_data": (_empty, _MEDIA),
+    "reasoning_format": (Neutral(lambda value: value in ("none", "auto"), "none"), _REASONING),
+    "banned_strings": (_EMPTY, _BANS),
+    "banned_regex": (_EMPTY, _BANS),
+    "banned_regex_case_insensitive": (_EMPTY, _BANS),
+    "expiring_logit_bias": (_EMPTY, _BANS),
+    "allowlist_piece_array": (_EMPTY, _BANS),
+    "image_data": (_EMPTY, _MEDIA),
 }
+"""What asks for nothing in each field, and what to say to anything else."""
 
 
 def refuse_unsupported(request: CompletionFields) -> None:
     """Raise ApiError 501 naming the first field that asks for something emberd does not do."""
-    for name, (is_neutral, what) in _FIELDS.items():
+    for name, (neutral, what) in FIELDS.items():
         value = getattr(request, name)
-        if value is not None and not is_neutral(value):
+        if value is not None and not neutral.includes(value):
             raise not_supported(name, what)
 
 

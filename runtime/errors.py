@@ -66,3 +66,7 @@ class CheckFailed(RuntimeFault):
 
 class StepFailed(RuntimeFault):
     """The model could not compute a step or computed logits that are not numbers."""
+
+
+class NothingToSample(StepFailed):
+    """A request's own biases and penalties leave no token that could come next."""

@@ -1,7 +1,5 @@
 """``POST /store/forget``: a conversation or a prompt leaves memory and store with all that begins with it."""
 
-from typing import Any
-
 from quart import Response
 from quart_trio import QuartTrio
 
@@ -9,7 +7,7 @@ from daemon.chat import encode_chat
 from daemon.chat_request import render_request
 from daemon.errors import ApiError, invalid
 from daemon.replies import json_reply, request_body
-from daemon.requests import ChatRequest, decode
+from daemon.requests import ForgetRequest, decode
 from daemon.routes.generation import whole_prompt
 from daemon.saves import SaveError
 from daemon.service import Service
@@ -17,12 +15,6 @@ from daemon.text import encode_prompt
 from runtime.engine.messages import Tokens
 from runtime.memory.prefix import Render
 from runtime.tokenizers import Tokenizer
-
-
-class ForgetRequest(ChatRequest, kw_only=True):
-    """Either `messages`, with all that a chat request may say about them, or a `prompt` of /completion."""
-
-    prompt: Any = None
 
 
 def register(app: QuartTrio, service: Service) -> None:

@@ -11,6 +11,7 @@ from quart import Response
 from quart_trio import QuartTrio
 
 from daemon.replies import json_reply, request_body
+from daemon.requests import DeletePromptRequest, RenamePromptRequest
 from daemon.routes.slots import is_valid_name
 from daemon.saves import SavedPrompt, SaveError, SaveExists, UnknownSave
 from daemon.service import Service
@@ -22,15 +23,6 @@ class _Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         self.code = code
         self.text = text
-
-
-class DeletePrompt(msgspec.Struct):
-    filename: str
-
-
-class RenamePrompt(msgspec.Struct):
-    old_filename: str
-    new_filename: str
 
 
 def register(app: QuartTrio, service: Service) -> None:
@@ -45,7 +37,7 @@ def register(app: QuartTrio, service: Service) -> None:
 
     @app.post("/delete_prompt")
     async def delete() -> Response:
-        name = _checked(_decode(await request_body(), DeletePrompt).filename)
+        name = _checked(_decode(await request_body(), DeletePromptRequest).filename)
         try:
             await service.ready.saves.delete(name)
         except UnknownSave:
@@ -56,7 +48,7 @@ def register(app: QuartTrio, service: Service) -> None:
 
     @app.post("/rename_prompt")
     async def rename() -> Response:
-        body = _decode(await request_body(), RenamePrompt)
+        body = _decode(await request_body(), RenamePromptRequest)
         old, new = _checked(body.old_filename), _checked(body.new_filename)
         try:
             await service.ready.saves.rename(old, new)

@@ -14,7 +14,7 @@ from runtime.engine.filters import Candidates, Floats
 from runtime.engine.messages import SamplingParams, TokenOutput, TokenProb, Tokens
 from runtime.engine.penalties import Penalties
 from runtime.engine.randomness import resolve_seed, uniform
-from runtime.errors import StepFailed
+from runtime.errors import NothingToSample, StepFailed
 
 # A nucleus is nearly always within this many candidates; if not, the whole vocabulary is sorted.
 _NUCLEUS = 1024
@@ -38,9 +38,10 @@ class Sampler:
     def sample(self, logits: Logits) -> TokenOutput:
         """Choose the next token; `logits` float32 [n_vocab] is changed in place.
 
-        Raises `StepFailed` when no candidate has a finite logit.
+        Raises `StepFailed` when no logit is finite, `NothingToSample` when none is after bias and penalties.
         """
-        _check(float(logits.max()))
+        if not np.isfinite(best := float(logits.max())):
+            raise StepFailed(f"no token can be sampled: the largest logit is {best}")
         wanted = self.params.n_probs
         before = _Raw(logits, wanted) if wanted > 0 and not self.params.post_sampling_probs else None
         self._bias.apply(logits)
@@ -148,4 +149,4 @@ def _finite(ids: Ids, values: Logits) -> Candidates:
 
 def _check(best: float) -> None:
     if not np.isfinite(best):
-        raise StepFailed(f"no token can be sampled: the largest logit is {best}")
+        raise NothingToSample(f"bias and penalties leave no token to sample: the largest logit is {best}")

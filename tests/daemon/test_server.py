@@ -370,6 +370,24 @@ def test_many_idle_connections_do_not_keep_others_out(daemon: RunningDaemon) -> 
         sock.close()
 
 
+def half_closed(port: int) -> int:
+    """Connections to `port` whose client has gone, but not the server."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "08" for row in rows)
+
+
+@pytest.mark.parametrize("request_sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"POST"])
+def test_a_connection_that_its_client_closed_is_closed(daemon: RunningDaemon, request_sent: bytes) -> None:
+    if request_sent == b"POST":
+        request_sent = raw_request({"content": "a"}, "/tokenize")
+    for _ in range(20):
+        with connect(daemon) as sock:
+            if request_sent:
+                sock.sendall(request_sent)
+                assert read_status(sock) == 200
+    until(lambda: half_closed(int(daemon.url.rsplit(":", 1)[1])) == 0, seconds=10)
+
+
 def test_two_requests_may_be_sent_at_once_over_one_connection(daemon: RunningDaemon) -> None:
     request = raw_request({"prompt": "a", "n_predict": 1, "response_fields": ["content"]})
     with connect(daemon) as sock:

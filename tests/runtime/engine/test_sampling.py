@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from runtime.engine import SamplingParams
 from runtime.engine.randomness import resolve_seed, uniform
 from runtime.engine.sampling import Sampler
-from runtime.errors import StepFailed
+from runtime.errors import NothingToSample, StepFailed
 
 N_VOCAB = 3000
 EOG = frozenset({7, 11})
@@ -196,7 +196,7 @@ def test_logits_that_are_not_numbers_are_an_error(temperature: float, poison: fl
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_bias_that_excludes_everything_is_an_error(temperature: float) -> None:
     bias = tuple((token, float("-inf")) for token in range(10))
-    with pytest.raises(StepFailed, match="no token can be sampled"):
+    with pytest.raises(NothingToSample, match="bias and penalties"):
         Sampler(SamplingParams(temperature=temperature, logit_bias=bias), HISTORY, EOG, 4096).sample(
             np.zeros(10, np.float32)
         )
