@@ -54,6 +54,20 @@ def atomic_store(typingctx, address, v):
 
 
 @intrinsic
+def store_fence(typingctx):
+    """What was stored past the caches comes before what this thread stores from now on."""
+
+    def codegen(cx, b, sig, args):
+        if IS_X86:
+            call_ir(b, "llvm.x86.sse.sfence", ir.VoidType(), [])
+        else:
+            b.fence("seq_cst")
+        return cx.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def cpu_pause(typingctx):
     def codegen(cx, b, sig, args):
         if IS_X86:

@@ -17,7 +17,15 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from runtime.kernels.atomics import atomic_add, atomic_load, atomic_store, atomic_swap, cpu_pause, sched_yield
+from runtime.kernels.atomics import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_swap,
+    cpu_pause,
+    sched_yield,
+    store_fence,
+)
 from runtime.kernels.emit import (
     F32,
     F64,
@@ -89,6 +97,7 @@ from runtime.kernels.tiles import (
     tile_mul_splat,
     tile_scale,
     tile_store,
+    tile_stream,
 )
 from runtime.kernels.vectype import (
     LANES,
@@ -177,6 +186,7 @@ __all__ = [
     "store_bf16",
     "store_bf16_ir",
     "store_f16",
+    "store_fence",
     "store_half_ir",
     "store_ir",
     "store_s8",
@@ -191,6 +201,7 @@ __all__ = [
     "tile_mul_splat",
     "tile_scale",
     "tile_store",
+    "tile_stream",
     "vabs",
     "vany",
     "vdiv",

@@ -9,7 +9,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from runtime.kernels.emit import F32, I32, Builder, Value, fma_ir, load_ir, splat_ir, store_ir
-from runtime.kernels.vectype import f32v, i32v
+from runtime.kernels.vectype import VB, f32v, i32v
 
 
 def tile_ir(b: Builder, items: list[Value]) -> Value:
@@ -102,6 +102,19 @@ def tile_transpose(typingctx, tile):
         return tile_ir(b, rows)
 
     return tile(tile), codegen
+
+
+@intrinsic
+def tile_stream(typingctx, tile, address, stride):
+    """`tile_store` past the caches, to multiples of 64; a `store_fence` lets other threads see it."""
+
+    def codegen(cx, b, sig, args):
+        for j, v in enumerate(items_ir(b, args[0])):
+            at = b.inttoptr(column_ir(b, args[1], args[2], j), v.type.as_pointer())
+            b.store(v, at, align=VB).set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
+        return cx.get_dummy_value()
+
+    return types.void(tile, types.int64, types.int64), codegen
 
 
 @intrinsic

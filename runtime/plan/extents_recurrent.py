@@ -25,7 +25,7 @@ def _conv(
 @touches(mamba.scan_heads)
 def _scan_heads(
     s: Sizes, x: int, ldx: int, heads: int, d: int, groups: int, n: int, steps: int, ldt: int, bias: int,
-    rate: int, skip: int, out: int, ldo: int, state: int,
+    rate: int, skip: int, out: int, ldo: int, state: int, stream: int,
 ) -> Spans:  # fmt: skip
     yield s.rows("x", x, ldx, heads * d + 2 * groups * n)
     yield Span("steps", steps, (s.n_ubatch - 1) * ldt + 4 * heads)

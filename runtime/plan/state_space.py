@@ -14,6 +14,9 @@ from runtime.plan.builder import Plan
 from runtime.plan.convolution import convolve
 from runtime.plan.values import Rows, Source
 
+CACHES = 64 << 20
+"""A state that such a model leaves in the caches is gone by the next step: its weights came through."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateSpace:
@@ -81,7 +84,8 @@ def mamba2(p: Plan, s: StateSpace, prefix: str, h: Source | Rows, residual: Rows
         _numbers(p, f"{prefix}ssm_d", 1, s.rank).ctypes.data,
     )
     p.op(ops.scan_heads, x.address, x.ld, s.rank, s.head_width, s.groups, s.n_state, steps.address, steps.ld,
-         bias, rate, skip, y.address, y.ld, p.tail.state("mamba2-", s.n_inner * s.n_state))  # fmt: skip
+         bias, rate, skip, y.address, y.ld, p.tail.state("mamba2-", s.n_inner * s.n_state),
+         int(p.weights.n_bytes > CACHES))  # fmt: skip
     p.families.add("mamba")
     p.matmul(_gated(p, s, rows, prefix, eps), [f"{prefix}ssm_out"], "y", residual=residual, scale=scale)
 

@@ -97,7 +97,7 @@ class Weights:
         self._threads = n_threads
         self._repack = repack
         self._progress = progress
-        self._total = max(1, sum(t.n_bytes for t in file.tensors.values()))
+        self.n_bytes = sum(t.n_bytes for t in file.tensors.values())
         self._done = 0
         self._vectors: dict[tuple[str, ...], int] = {}
         self._used: set[str] = set()
@@ -335,4 +335,4 @@ class Weights:
     def _report(self, n_bytes: int) -> None:
         self._done += n_bytes
         if self._progress is not None:
-            self._progress(min(1.0, self._done / self._total))
+            self._progress(min(1.0, self._done / max(1, self.n_bytes)))

@@ -33,19 +33,24 @@ def recurrence(
     return np.array(out)
 
 
-def heads_op(b: Bench, x: np.ndarray, out: np.ndarray) -> None:
+def heads_op(*, stream: bool = False) -> Emit:
     """Rows of x: what the convolution gave, then steps."""
-    bias, rate, skip = (
-        b.array(v) for v in (draw(HEADS, seed=1), -np.exp(draw(HEADS, seed=2)), draw(HEADS, seed=3))
-    )
-    ld = 4 * (ROW + 16)
-    b.run(mamba.scan_heads, x.ctypes.data, ld, HEADS, D, GROUPS, N, x.ctypes.data + 4 * ROW, ld,
-          bias.ctypes.data, rate.ctypes.data, skip.ctypes.data, out.ctypes.data, 4 * X, 0)  # fmt: skip
+
+    def emit(b: Bench, x: np.ndarray, out: np.ndarray) -> None:
+        bias, rate, skip = (
+            b.array(v) for v in (draw(HEADS, seed=1), -np.exp(draw(HEADS, seed=2)), draw(HEADS, seed=3))
+        )
+        ld = 4 * (ROW + 16)
+        b.run(mamba.scan_heads, x.ctypes.data, ld, HEADS, D, GROUPS, N, x.ctypes.data + 4 * ROW, ld,
+              bias.ctypes.data, rate.ctypes.data, skip.ctypes.data, out.ctypes.data, 4 * X, 0,
+              int(stream))  # fmt: skip
+
+    return emit
 
 
 def test_heads_share_steps_and_decay_and_groups_of_heads_share_b_and_c() -> None:
     rows = draw(T, ROW + 16)
-    got, _ = alone(heads_op, rows, X * N, X)
+    got, _ = alone(heads_op(), rows, X * N, X)
     exact = rows.astype(float)
     dt = np.logaddexp(0, exact[:, ROW : ROW + HEADS] + draw(HEADS, seed=1))
     a = -np.exp(draw(HEADS, seed=2).astype(float))
@@ -64,8 +69,11 @@ def test_heads_share_steps_and_decay_and_groups_of_heads_share_b_and_c() -> None
     assert np.abs(got - expected).max() < 1e-4
 
 
-def test_bits_of_scans_over_heads_depend_on_the_sequence_alone() -> None:
-    assert_bits_depend_on_the_sequence_alone(heads_op, lambda seed: draw(T, ROW + 16, seed=seed), X * N, X)
+@pytest.mark.parametrize("stream", [False, True])
+def test_bits_of_scans_over_heads_depend_on_the_sequence_alone(stream: bool) -> None:
+    assert_bits_depend_on_the_sequence_alone(
+        heads_op(stream=stream), lambda seed: draw(T, ROW + 16, seed=seed), X * N, X
+    )
 
 
 def channels_op(n_state: int, bias: int) -> Emit:
