@@ -87,21 +87,27 @@ def records_bytes(max_runs: int, heads: int, dv: int, max_parts: int) -> int:
     return max_runs * -(-heads // LANES) * max_parts * (_STATE + VB * dv)
 
 
-@nb.njit(**inline)
-def load_queries(a, row, unit, q):
-    """q[d][16] = the scaled queries of a unit; lanes without a head are zero."""
-    d, heads = arg(a, L_D), min(nb.int64(LANES), arg(a, L_HEADS) - unit * LANES)
-    src, scale = arg(a, L_Q) + row * arg(a, L_LDQ) + unit * LANES * 4 * d, splat_f32(ld_f32(a + 8 * L_SCALE))
+@nb.njit(**called)
+def load_unit(src, heads, d, scale, q):
+    """q[d][16] = scale * src[heads][d] turned; lanes without a head are zero."""
     if heads == LANES:
         for i in range(0, d, LANES):
             tile_store(tile_transpose(tile_load(zero_square(), src + 4 * i, 4 * d)), q + VB * i, VB)
         for i in range(0, VB * d, VB):
-            store(q + i, load_f32(q + i) * scale)
+            store(q + i, load_f32(q + i) * splat_f32(scale))
         return
     for i in range(d):
         store(q + VB * i, splat_f32(nb.float32(0.0)))
         for h in range(heads):
-            st_f32(q + VB * i + 4 * h, ld_f32(src + 4 * (h * d + i)) * ld_f32(a + 8 * L_SCALE))
+            st_f32(q + VB * i + 4 * h, ld_f32(src + 4 * (h * d + i)) * scale)
+
+
+@nb.njit(**inline)
+def load_queries(a, row, unit, q):
+    """The scaled queries of a unit, turned."""
+    d, heads = arg(a, L_D), min(nb.int64(LANES), arg(a, L_HEADS) - unit * LANES)
+    src = arg(a, L_Q) + row * arg(a, L_LDQ) + unit * LANES * 4 * d
+    load_unit(src, heads, d, ld_f32(a + 8 * L_SCALE), q)
 
 
 @nb.njit(**called)

@@ -103,27 +103,37 @@ def _offer(ids, values, count, k, i, x):
     return count
 
 
+@nb.njit(**inline)
+def offer_all(values, first, n, k, count, ids_out, values_out):
+    """Put n values of a longer row, from index `first` on, among its k largest, `count` of which are known.
+
+    Returns how many there are then: a heap of int32 ids and f32 values, the least at its top. Values come in
+    the order of their indices. One comparison per 16 of them, and a heap operation per newcomer.
+    """
+    i = 0
+    while i < n and count < k:
+        count = _offer(ids_out, values_out, count, k, first + i, ld_f32(values + 4 * i))
+        i += 1
+    while i + LANES <= n:
+        if vany(vgt(load_f32(values + 4 * i), splat_f32(ld_f32(values_out)))):
+            for j in range(i, i + LANES):
+                count = _offer(ids_out, values_out, count, k, first + j, ld_f32(values + 4 * j))
+        i += LANES
+    while i < n:
+        count = _offer(ids_out, values_out, count, k, first + i, ld_f32(values + 4 * i))
+        i += 1
+    return count
+
+
 @nb.njit(**entry)
 def top_k(logits, n, k, ids_out, values_out):
     """The k largest of n values, descending: int32 ids and f32 values [k]. Returns how many there are.
 
-    Rows of a vocabulary cost one comparison per 16 values and a heap operation per newcomer, about
-    k * ln(n / k) of them.
+    Of a row of a vocabulary about k * ln(n / k) values are newcomers.
     """
     if k <= 0:
         return 0
-    count, i = 0, 0
-    while i < n and count < k:
-        count = _offer(ids_out, values_out, count, k, i, ld_f32(logits + 4 * i))
-        i += 1
-    while i + LANES <= n:
-        if vany(vgt(load_f32(logits + 4 * i), splat_f32(ld_f32(values_out)))):
-            for j in range(i, i + LANES):
-                count = _offer(ids_out, values_out, count, k, j, ld_f32(logits + 4 * j))
-        i += LANES
-    while i < n:
-        count = _offer(ids_out, values_out, count, k, i, ld_f32(logits + 4 * i))
-        i += 1
+    count = offer_all(logits, 0, n, k, 0, ids_out, values_out)
     for last in range(count - 1, 0, -1):
         _swap(ids_out, values_out, 0, last)
         _sink(ids_out, values_out, 0, last)

@@ -71,7 +71,7 @@ class Latent:
         return self
 
 
-def rotation(p: Plan, m: Latent, *, tenths: bool) -> tuple[Rope, float]:
+def rotation(p: Plan, m: Latent, *, tenths: bool, neox: bool = False) -> tuple[Rope, float]:
     """The rotation of queries and keys, and the factor of scores that yarn brings with it.
 
     Cosine and sine keep their magnitude; scores are multiplied by the square of ``1 + 0.1 m ln(factor)``.
@@ -83,7 +83,7 @@ def rotation(p: Plan, m: Latent, *, tenths: bool) -> tuple[Rope, float]:
     share = number if tenths else 0.1 * number
     magnitude = attention_factor * (1.0 + share * math.log(scaling.factor))
     turns = scaling.frequencies(m.n_rot, rope.base_of(f), rope.divisors(p, m.n_rot))
-    return p.rope(turns, neox=False, magnitude=attention_factor), magnitude * magnitude
+    return p.rope(turns, neox=neox, magnitude=attention_factor), magnitude * magnitude
 
 
 def project(p: Plan, d: Decoder, m: Latent, layer: Layer, h: Source) -> tuple[Rows, Rows, Source]:
@@ -136,8 +136,7 @@ def _heads(p: Plan, m: Latent, prefix: str) -> tuple[Panels, Panels]:
     """k_b [heads][rank][nope] and v_b [heads][d_v][rank]."""
     both = f"{prefix}attn_kv_b.weight"
     if p.weights.has(f"{prefix}attn_k_b.weight"):
-        if p.weights.has(both):
-            p.weights.info(both)  # some files have it beside its parts
+        p.weights.ignore(both)  # some files have it beside its parts
         k_b = p.weights.grouped_panels(f"{prefix}attn_k_b.weight", m.nope, m.rank, m.n_head)
         return k_b, p.weights.grouped_panels(f"{prefix}attn_v_b.weight", m.rank, m.d_v, m.n_head)
     tensor = p.weights.matrix_info(both, m.rank, m.n_head * (m.nope + m.d_v))

@@ -4,6 +4,7 @@ Rows lie in blocks and rings, which are not of the plan's memory: their addresse
 """
 
 from runtime.kernels import grouped
+from runtime.kernels import indexer as ix
 from runtime.kernels import latent as la
 from runtime.kernels import latent_rows as lr
 from runtime.kernels.quantise import act_bytes
@@ -69,3 +70,14 @@ def _copy_groups(
 ) -> Spans:  # fmt: skip
     yield s.rows("x", x, ldx, (groups - 1) * x_bytes // 4 + n, rows)
     yield s.rows("out", out, ldo, (groups - 1) * out_bytes // 4 + n, rows)
+
+
+@touches(ix.index_scores, ix.index_select)
+def _indexer(s: Sizes, descriptor: int) -> Spans:
+    yield Span("descriptor", descriptor, 8 * ix.I_WORDS)
+    a = words_at(descriptor, ix.I_WORDS)
+    yield s.rows("q", a[ix.I_Q], a[ix.I_LDQ], a[ix.I_HEADS] * a[ix.I_D])
+    yield s.rows("weights", a[ix.I_W], a[ix.I_LDW], a[ix.I_HEADS])
+    yield from rows_source(s, "keys", a[ix.I_KEYS])
+    yield from rows_source(s, "target", a[ix.I_TARGET])
+    yield Span("scores", a[ix.I_SCORES], s.max_runs * a[ix.I_LD_SCORES])

@@ -23,7 +23,7 @@ MOE_ARCHS = (
     *("llama-moe", "qwen2moe", "qwen3moe", "granitemoe", "olmoe", "ernie4_5-moe", "hunyuan-moe", "dots1"),
     *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4", "gemma4-moe"),
 )
-LATENT_ARCHS = ("deepseek2", "deepseek2-lite")
+LATENT_ARCHS = ("deepseek2", "deepseek2-lite", "deepseek32", "glm-dsa")
 DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
 RECURRENT_ARCHS = ("mamba", "mamba2", "rwkv7")
 HYBRID_ARCHS = (
