@@ -40,10 +40,19 @@ from daemon.saves import (
 )
 from runtime.engine.commands import CaptureSlot, InstallPrefix, PrefixInstalled, SlotCaptured
 from runtime.engine.messages import Tokens
-from runtime.engine.port import BlockViews, LoadDone, LookupDone, MemoryPort, PointViews, PrefixSnapshot
+from runtime.engine.port import (
+    BlockViews,
+    LoadDone,
+    LookupDone,
+    MemoryPort,
+    PointViews,
+    PrefixSnapshot,
+    StoredPoint,
+)
 from runtime.errors import InvalidRequest
 from runtime.memory.layout import BLOCK
 from runtime.memory.prefix import Render
+from runtime.memory.tail import ALIGNMENT
 from runtime.model import LoadedModel
 from store import (
     BlockData,
@@ -55,6 +64,7 @@ from store import (
     Match,
     NameTaken,
     Outcome,
+    PointData,
     Segment,
     Store,
     StoreError,
@@ -68,6 +78,7 @@ from store import (
 T = TypeVar("T")
 
 ROOT = b"model"
+LOGITS = "last logits"
 _PACE_MIB_S = 64.0  # while something decodes; unpaced writing costs a decode step up to a third (measured)
 _PACE_SECONDS = 0.25
 _MATCHES = 64
@@ -89,6 +100,7 @@ class MemoryBridge:
         self._store = store
         self._files = files
         self._loaded = loaded
+        self._layout = loaded.runner.layout
         self._client = client
         self._model_name = model_name
         self._matches: OrderedDict[int, Match] = OrderedDict()
@@ -153,9 +165,8 @@ class MemoryBridge:
         destinations: tuple[BlockViews, ...],
         point: PointViews | None = None,
     ) -> None:
-        self._on_reader(
-            partial(self._load, ticket, tokens, n_tokens, destinations), lambda why: LoadDone(ticket, 0, why)
-        )
+        call = partial(self._load, ticket, tokens, n_tokens, destinations, point)
+        self._on_reader(call, lambda why: LoadDone(ticket, 0, why))
 
     def offer(self, snapshot: PrefixSnapshot) -> None:
         with self._lock:
@@ -189,7 +200,8 @@ class MemoryBridge:
                 await trio.to_thread.run_sync(export)
         except (StoreError, OSError) as error:
             raise SaveError(str(error)) from error
-        return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, info.n_tokens)
+        n_resumable = info.n_tokens if self._layout.tail is None else info.n_point
+        return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, n_resumable)
 
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
@@ -308,18 +320,30 @@ class MemoryBridge:
                 on_done(result)
 
         blocks = tuple(BlockData(b.index, b.n_rows, self._segments(b)) for b in snapshot.blocks)
+        points = tuple(PointData(p.n_tokens, self._parts(p)) for p in snapshot.points)
+        request = WriteRequest(root, snapshot.tokens, blocks, why or snapshot.why, settled, points)
         try:
-            self._store.offer(WriteRequest(root, snapshot.tokens, blocks, why or snapshot.why, settled))
+            self._store.offer(request)
         except (ValueError, StoreError) as error:
             logger().warning("a prefix was not offered to the store", reason=str(error))
             settled(WriteResult(Outcome.FAILED, reason=str(error)))
 
     def _segments(self, views: BlockViews) -> tuple[Segment, ...]:
-        groups = self._loaded.runner.layout.groups
         return tuple(
             Segment(group.name, group.layout_id, group.tile_bytes, data)
-            for group, data in zip(groups, views.segments, strict=True)
+            for group, data in zip(self._layout.groups, views.segments, strict=True)
         )
+
+    def _parts(self, point: PointViews) -> tuple[Segment, ...]:
+        tail = self._layout.tail
+        assert tail is not None, "only models with a tail have points"
+        parts = [
+            Segment(part.name, part.layout_id, ALIGNMENT, data)
+            for part, data in zip(tail.parts(point.n_tokens), point.parts, strict=True)
+        ]
+        if point.logits is not None:
+            parts.append(Segment(LOGITS, "f32/1", ALIGNMENT, point.logits.view(np.uint8)))
+        return tuple(parts)
 
     def _on_reader(
         self, call: Callable[[], LookupDone | LoadDone], failed: Callable[[str], LookupDone | LoadDone]
@@ -344,21 +368,37 @@ class MemoryBridge:
         self._matches[ticket] = match
         if len(self._matches) > _MATCHES:
             self._matches.popitem(last=False)
-        return LookupDone(ticket, match.n_tokens, match.reason)
+        points = tuple(StoredPoint(ref.n_tokens, LOGITS in ref.parts) for ref in match.points)
+        return LookupDone(ticket, match.n_tokens, match.reason, points)
 
     def _load(
-        self, ticket: int, tokens: Tokens, n_tokens: int, destinations: tuple[BlockViews, ...]
+        self,
+        ticket: int,
+        tokens: Tokens,
+        n_tokens: int,
+        destinations: tuple[BlockViews, ...],
+        point: PointViews | None,
     ) -> LoadDone:
+        """Without `point` as many blocks as can be had, with it all of them and the point, or nothing."""
         match = self._matches.pop(ticket, None) or self._store.lookup(self._root or b"", tokens)
         done = destinations[0].index * BLOCK if destinations else n_tokens
         for views in destinations:
             if views.index >= len(match.blocks):
-                return LoadDone(ticket, done, match.reason)
+                return LoadDone(ticket, 0 if point else done, match.reason)
             loaded = self._store.load(match.blocks[views.index], self._segments(views))
             if not loaded:
-                return LoadDone(ticket, done, loaded.reason)
+                return LoadDone(ticket, 0 if point else done, loaded.reason)
             done = views.index * BLOCK + views.n_rows
-        return LoadDone(ticket, done, "")
+        if point is None:
+            return LoadDone(ticket, done, "")
+        return self._load_point(ticket, match, point)
+
+    def _load_point(self, ticket: int, match: Match, point: PointViews) -> LoadDone:
+        ref = next((ref for ref in match.points if ref.n_tokens == point.n_tokens), None)
+        if ref is None:
+            return LoadDone(ticket, 0, f"the point at {point.n_tokens} was evicted")
+        loaded = self._store.load_point(ref, self._parts(point))
+        return LoadDone(ticket, point.n_tokens if loaded else 0, loaded.reason)
 
 
 def fingerprint_of(loaded: LoadedModel, weights: bytes) -> Fingerprint:

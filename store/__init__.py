@@ -14,6 +14,9 @@ be partial. A block's bytes are opaque: one segment per cache group, in the layo
 Any first rows of a block are valid on their own, so a prompt that leaves a stored one in the middle of a
 block reuses it up to there.
 
+Some models can go on only where their state was captured: at points, which lie below the blocks of their
+prefix and are found with them (`Match.points`, `load_point`). Of such a model blocks alone restore nothing.
+
 One LMDB file, one process that writes, one thread in it that writes (`offer` queues), one that reads
 (`post` queues; `lookup` and `load` may also be called directly). All bytes are checksummed and verified where
 they are used; what fails is quarantined and counted. Live bytes stay within a budget: the least recently used
@@ -37,10 +40,11 @@ from store.errors import (
 )
 from store.fingerprint import Adapter, DigestCache, Fingerprint, diff, model_fingerprint, weights_digest
 from store.forgetting import Forgotten
-from store.insertion import BlockData, Outcome, WriteRequest, WriteResult
 from store.lookup import BlockRef, Loaded, Match
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
+from store.points import PointRef
+from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
 from store.statistics import StoreStatistics
 from store.store import Store
 from store.update import Segment
@@ -63,6 +67,8 @@ __all__ = [
     "Match",
     "NameTaken",
     "Outcome",
+    "PointData",
+    "PointRef",
     "Segment",
     "Store",
     "StoreBusy",

@@ -11,12 +11,12 @@ from store.chain import Tokens
 from store.errors import FingerprintMismatch, WriteRefused
 from store.fingerprint import Fingerprint, diff
 from store.forgetting import Forgetting, Forgotten, Render
-from store.insertion import BlockData, Outcome, WriteRequest, WriteResult
 from store.manifests import ManifestInfo
 from store.names import checked_name
 from store.portable import PortableFile, write_portable
 from store.repair import rebuild
-from store.update import Segment, Update
+from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
+from store.update import Update
 
 if TYPE_CHECKING:
     from store.store import Store
@@ -85,7 +85,7 @@ class Administration:
         return self._store.writer.order(body, TIMEOUT_S, sync=True)
 
     def prune(self, *, down_to: int) -> int:
-        """Evict the least recently used blocks until `down_to` live bytes remain; return how many went."""
+        """Evict what was used least recently until `down_to` live bytes remain; return how many went."""
         return self._store.writer.prune(down_to, TIMEOUT_S)
 
     def verify(self, *, deep: bool) -> Verification:
@@ -140,16 +140,24 @@ class Administration:
                 raise FingerprintMismatch(name, diff(header.fingerprint, expected))
             root = self._store.register(header.fingerprint)
             for index, segments in file.blocks():
-                self._store_block(root, header.tokens, index, segments)
+                start = index * chain.BLOCK
+                prefix = header.tokens[: start + chain.BLOCK]
+                self._write(root, prefix, blocks=(BlockData(index, len(prefix) - start, segments),))
+            if header.point is not None:
+                n_tokens = header.point.n_tokens
+                self._write(root, header.tokens[:n_tokens], points=(PointData(n_tokens, file.point()),))
             return self._store.save_manifest(name, root, header.tokens, note=header.note, model=header.model)
 
-    def _store_block(self, root: bytes, tokens: Tokens, index: int, segments: tuple[Segment, ...]) -> None:
-        """Write one block and wait for it."""
-        start = index * chain.BLOCK
-        prefix = tokens[: start + chain.BLOCK]
+    def _write(
+        self,
+        root: bytes,
+        prefix: Tokens,
+        blocks: tuple[BlockData, ...] = (),
+        points: tuple[PointData, ...] = (),
+    ) -> None:
+        """Write a block or point and wait for it."""
         results: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
-        block = BlockData(index, len(prefix) - start, segments)
-        self._store.offer(WriteRequest(root, prefix, (block,), "save", results.put))
+        self._store.offer(WriteRequest(root, prefix, blocks, "save", results.put, points))
         result = results.get(timeout=TIMEOUT_S)
         if result.outcome is not Outcome.WRITTEN:
             raise WriteRefused(result.reason)

@@ -3,6 +3,7 @@
     root     H(0x00 | fingerprint id)
     block i  H(0x01 | id of block i-1, or the root | u32 positions | elements of the block)
     tail     H(0x02 | id of the last full block, or the root | u32 positions | elements of the rest)
+    point    H(0x03 | likewise), where the rest may be empty
 
 H is unkeyed blake2b-256 with a `person`, so ids are the same on every machine and exports are portable. A
 salt is part of the fingerprint, hence of the root: prefixes of different roots never meet.
@@ -61,6 +62,11 @@ def block_id(parent: bytes, elements: bytes) -> bytes:
     """Id of a record below `parent`: of a full block when `elements` has 256 positions, else of a tail."""
     kind = b"\1" if len(elements) == BLOCK * ELEMENT_BYTES else b"\2"
     return _child(kind, parent, elements)
+
+
+def point_id(parent: bytes, rest: bytes) -> bytes:
+    """Id of a point whose prefix ends with `rest` (fewer than 256 positions, or none) below `parent`."""
+    return _child(b"\3", parent, rest)
 
 
 def split(elements: bytes) -> list[bytes]:

@@ -64,6 +64,8 @@ def _copy_table(old: Environment, new: Environment, name: str) -> None:
     """Copy one table in key order, in transactions of bounded size on both sides."""
     position: tuple[bytes, bytes] | None = None
     source, target = getattr(old, name), getattr(new, name)
+    if source is None:
+        return
 
     def step(reading: Txn, writing: Txn) -> tuple[bytes, bytes] | None:
         cursor = reading.cursor(db=source)

@@ -16,8 +16,8 @@ import lmdb
 
 from store.errors import Damaged, StoreClosed, StoreError, StoreUnusable
 from store.records import seal, unseal
+from store.schema import SCHEMA, SINCE, STEPS
 
-SCHEMA = 1
 _GIB = 1 << 30
 T = TypeVar("T")
 Txn: TypeAlias = "lmdb.Transaction[memoryview]"
@@ -28,16 +28,17 @@ class Environment:
 
     meta   "schema", "ledger", and "fp:" with a fingerprint id: the record of the fingerprint
     idx    block id: `records.BlockRecord`
-    dat    "B", block id, segment number, part number: up to 1,048,560 raw bytes
+    pnt    place and id of a point: `records.PointRecord`, see `points`; None for an old file only read
+    dat    "B", id of a block or point, segment number, part number: up to 1,048,560 raw bytes
     kid    where look-ups search below a block: see `branches`
-    use    block id: `records.Usage`
-    lru    the order of eviction: u64 time, block id; empty values
+    use    id of a block or point: `records.Usage`
+    lru    the order of eviction: u64 time, id of a block or point; empty values
     man    name of a save: `records.ManifestRecord`
-    qua    block id, u64 time: what failed verification, and why
+    qua    id of a block or point, u64 time: what failed verification, and why
     wid    stat tuple of a file: its content digest
     """
 
-    TABLES = ("meta", "idx", "dat", "kid", "use", "lru", "man", "qua", "wid")
+    TABLES = ("meta", "idx", "dat", "kid", "use", "lru", "man", "qua", "wid", "pnt")
     WITH_DUPLICATES = frozenset(("kid",))
 
     meta: lmdb._Database
@@ -49,6 +50,7 @@ class Environment:
     man: lmdb._Database
     qua: lmdb._Database
     wid: lmdb._Database
+    pnt: lmdb._Database | None = None
 
     def __init__(
         self, directory: Path, *, create: bool = False, read_only: bool = False, budget_bytes: int = 0
@@ -71,6 +73,7 @@ class Environment:
         self._attach(create)
 
     def _attach(self, create: bool) -> None:
+        self.pnt = None
         try:
             self._env = lmdb.open(
                 str(self.directory),
@@ -92,8 +95,10 @@ class Environment:
             if create:
                 self._create_tables()
             else:
-                self._open_tables()
-            self._check_schema()
+                version = self._read_schema()
+                self._open_tables(version)
+                if not self._read_only:
+                    self._upgrade(version)
         except lmdb.Error as error:
             self._env.close()
             kind = StoreUnusable if create else Damaged
@@ -106,31 +111,54 @@ class Environment:
         """All tables and the schema record in one transaction: a store exists whole or not at all."""
         with self._env.begin(write=True, buffers=True) as txn:
             for name in self.TABLES:
-                twice = name in self.WITH_DUPLICATES
-                setattr(self, name, self._env.open_db(name.encode(), txn, dupsort=twice, dupfixed=twice))
+                self.create_table(name, txn)
             schema = (SCHEMA, int(time.time() * 1000))
             txn.put(b"schema", seal(b"schema", schema), db=self.meta)
 
-    def _open_tables(self) -> None:
-        for name in self.TABLES:
-            twice = name in self.WITH_DUPLICATES
-            try:
-                table = self._env.open_db(name.encode(), create=False, dupsort=twice, dupfixed=twice)
-            except lmdb.NotFoundError:
-                raise Damaged(f"the store {self.directory} has lost its table {name}") from None
-            setattr(self, name, table)
+    def create_table(self, name: str, txn: Txn) -> None:
+        """Make a table that is not there yet, for this file's and `store.schema`'s use."""
+        twice = name in self.WITH_DUPLICATES
+        setattr(self, name, self._env.open_db(name.encode(), txn, dupsort=twice, dupfixed=twice))
 
-    def _check_schema(self) -> None:
+    def _open_tables(self, version: int) -> None:
+        for name in self.TABLES:
+            if SINCE.get(name, 1) <= version:
+                self._open_table(name)
+
+    def _open_table(self, name: str) -> None:
+        twice = name in self.WITH_DUPLICATES
+        try:
+            table = self._env.open_db(name.encode(), create=False, dupsort=twice, dupfixed=twice)
+        except lmdb.NotFoundError:
+            raise Damaged(f"the store {self.directory} has lost its table {name}") from None
+        setattr(self, name, table)
+
+    def _read_schema(self) -> int:
+        self._open_table("meta")
         with self._env.begin(buffers=True) as txn:
             value = txn.get(b"schema", db=self.meta)
             if value is None:
                 raise Damaged(f"the store {self.directory} has no schema record")
             version = unseal(b"schema", value)[0]
+        if not isinstance(version, int) or version < 1:
+            raise Damaged(f"the store {self.directory} has the schema {version!r}")
         if version > SCHEMA:
             raise StoreUnusable(
                 f"the store {self.directory} was made by a newer emberd "
                 f"(schema {version}, this one knows {SCHEMA})"
             )
+        return version
+
+    def _upgrade(self, version: int) -> None:
+        """Step by step; after a crash the file is of one version or the next, whole."""
+        try:
+            for step in range(version, SCHEMA):
+                with self._env.begin(write=True, buffers=True) as txn:
+                    STEPS[step](self, txn)
+                    schema = (step + 1, int(time.time() * 1000))
+                    txn.put(b"schema", seal(b"schema", schema), db=self.meta)
+        except lmdb.Error as error:
+            raise StoreUnusable(f"cannot upgrade the store {self.directory}: {error}") from None
 
     def bind_writer(self, thread: threading.Thread) -> None:
         """From now on only `thread` may call `write`."""

@@ -3,13 +3,13 @@
 Deleting makes bytes unreachable; they leave the file when it is compacted.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from store import branches, chain
+from store import branches, chain, points
 from store.environment import Environment
 from store.errors import UnknownName
 from store.records import BlockRecord
@@ -21,7 +21,7 @@ Render = Callable[[npt.NDArray[np.int32]], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was removed: blocks, their bytes, names of saves."""
+    """What was removed: blocks, the bytes of blocks and points, names of saves."""
 
     n_blocks: int
     n_bytes: int
@@ -48,7 +48,7 @@ class Forgetting:
         if record is None:
             raise UnknownName(name)
         self._saves.append(name)
-        self._where_unneeded(reversed(record.ids))
+        self._where_unneeded([record.root, *record.ids])
 
     def prefix(self, root: bytes, elements: bytes, *, saves: bool) -> None:
         """Everything below `root` that starts with `elements`, and the part of them that nothing else needs.
@@ -56,9 +56,9 @@ class Forgetting:
         What a save holds stays, with all above it, unless `saves` says that such saves go too.
         """
         doomed: list[bytes] = []
-        path: list[bytes] = []
+        path = [root]
         for block, parent, part in chain.chain(root, elements):
-            is_last = (len(path) + 1) * chain.BLOCK * chain.ELEMENT_BYTES >= len(elements)
+            is_last = len(path) * chain.BLOCK * chain.ELEMENT_BYTES >= len(elements)
             for child, record in self._children(parent):
                 begins_with_all = is_last and record.elements.startswith(part)
                 is_stale_leaf = record.is_leaf and part.startswith(record.elements)
@@ -70,7 +70,7 @@ class Forgetting:
     def text(self, root: bytes, text: bytes, render: Render, *, saves: bool) -> None:
         """Everything below `root` whose text, by `render`, starts with `text`; see `prefix` for `saves`."""
         doomed: list[bytes] = []
-        path: list[bytes] = []
+        path = [root]
         ahead = [(root, b"")]
         while ahead:
             parent, before = ahead.pop()
@@ -107,13 +107,29 @@ class Forgetting:
             for name, record in self._update.manifests():
                 if not going.isdisjoint(record.ids):
                     self.manifest(name)
-        self._where_unneeded(reversed(order))
-        self._where_unneeded(reversed(path))
+        self._where_unneeded(order)
+        self._where_unneeded(path)
 
-    def _where_unneeded(self, blocks: Iterable[bytes]) -> None:
-        for block in blocks:
+    def _where_unneeded(self, blocks: Sequence[bytes]) -> None:
+        """Of blocks in the order of their depth, and of the points below them, what nothing else needs.
+
+        A block is needed by what lies below it, a point by a block that begins with its tokens, and both by
+        saves.
+        """
+        for block in reversed(blocks):
+            self._drop_points(block)
             usage = read_usage(self._env, self._update.txn, block)
             record = read_block(self._env, self._update.txn, block)
             if usage is not None and record is not None and usage.evictable:
                 self._n_bytes += self._update.remove_block(block, record)
                 self._n_blocks += 1
+
+    def _drop_points(self, parent: bytes) -> None:
+        keys = points.keys_below(self._env, self._update.txn, parent)
+        left = [record.elements for _, record in self._children(parent)] if keys else []
+        for key in keys:
+            record = self._update.point(key)
+            if record is None or any(elements.startswith(record.elements) for elements in left):
+                continue
+            if self._update.usage(key[-chain.ID_BYTES :]).evictable:
+                self._n_bytes += self._update.remove_point(key, record)

@@ -2,100 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
+from functools import cached_property
 
-from store import chain
-from store.chain import Tokens
-from store.errors import Damaged
-from store.records import BlockRecord
-from store.update import Segment, Update
-
-MAX_BLOCK_BYTES = 1 << 30
-MAX_LABEL = 512
-
-
-class Outcome(StrEnum):
-    WRITTEN = "written"
-    DROPPED = "dropped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class WriteResult:
-    """What became of an offer: its prefix is stored up to `n_tokens`.
-
-    `bytes_written` are new, `bytes_shared` were there already. `reason` is empty when all went well.
-    """
-
-    outcome: Outcome
-    n_tokens: int = 0
-    bytes_written: int = 0
-    bytes_shared: int = 0
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockData:
-    """Lent bytes of one block: `index` counts blocks of 256, the first `n_rows` positions are valid."""
-
-    index: int
-    n_rows: int
-    segments: tuple[Segment, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(segment.data.size for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
-    """A prefix offered for writing: blocks of ``tokens`` (integers [n]) below `root`, in ascending order.
-
-    Blocks that are not given must be stored already. The views are read by the writer thread until `on_done`
-    is called, exactly once, on whatever thread settles the matter. `why` "save" is never dropped for lack of
-    room in the queue.
-    """
-
-    root: bytes
-    tokens: Tokens
-    blocks: tuple[BlockData, ...]
-    why: str
-    on_done: Callable[[WriteResult], None]
-
-    def check(self) -> None:
-        """Raises ValueError for what the caller got wrong."""
-        end = len(self.tokens)
-        previous = -1
-        if not self.blocks:
-            raise ValueError("an offer without blocks")
-        for block in self.blocks:
-            start = block.index * chain.BLOCK
-            full = min(chain.BLOCK, end - start)
-            if block.index <= previous or block.n_rows != full:
-                raise ValueError(f"block {block.index} with {block.n_rows} rows does not fit {end} tokens")
-            previous = block.index
-            if not block.segments or block.n_bytes > MAX_BLOCK_BYTES:
-                raise ValueError(f"block {block.index} has {block.n_bytes} bytes")
-            for segment in block.segments:
-                data = segment.data
-                if data.ndim != 1 or data.dtype != "u1" or not data.flags.c_contiguous or not data.size:
-                    raise ValueError(f"segment {segment.group} is not contiguous bytes")
-                if segment.unit_bytes <= 0:
-                    raise ValueError(f"segment {segment.group} has units of {segment.unit_bytes} bytes")
-                if len(segment.group) + len(segment.layout_id) > MAX_LABEL:
-                    raise ValueError(f"segment {segment.group[:20]} has too long a name or layout id")
-            if len({segment.group for segment in block.segments}) != len(block.segments):
-                raise ValueError(f"block {block.index} has a cache group twice")
+from store import chain, points
+from store.environment import Environment, Txn
+from store.records import BlockRecord, PointRecord
+from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
+from store.update import Update, has_block, read_usage
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the writing of a request has come: `done` of its blocks are committed.
+    """How far the writing of a request has come: `done` of its steps are committed.
 
-    `last` is the record that keeps the rows of the last of them.
+    `last` is the record that the last of them wrote or found. `kept` are the offered points that are to be
+    stored, None until that is decided.
     """
 
     done: int = 0
+    kept: frozenset[int] | None = None
     last: bytes = b""
     n_tokens: int = 0
     written: int = 0
@@ -103,9 +28,18 @@ class Progress:
     reason: str = ""
 
 
-@dataclass(slots=True, eq=False)
+def _place_in_order(step: BlockData | PointData) -> tuple[int, int]:
+    if isinstance(step, BlockData):
+        return step.index, 0
+    return (step.n_tokens - 1) // chain.BLOCK, step.n_tokens
+
+
+@dataclass(eq=False)
 class Job:
-    """A queued request. The chain is computed when the writer comes to it, not on the thread that offers."""
+    """A queued request. The chain is computed when the writer comes to it, not on the thread that offers.
+
+    Of one prefix at most `max_points` points are kept.
+    """
 
     request: WriteRequest
     fingerprint: bytes
@@ -113,7 +47,14 @@ class Job:
     n_bytes: int
     progress: Progress = field(default_factory=Progress)
     started: bool = False
+    max_points: int = 8
     _links: list[tuple[bytes, bytes, bytes]] | None = None
+
+    @cached_property
+    def steps(self) -> tuple[BlockData | PointData, ...]:
+        """What is to be written, in order: each point right after the block that its last token is in."""
+        steps: list[BlockData | PointData] = [*self.request.blocks, *self.request.points]
+        return tuple(sorted(steps, key=_place_in_order))
 
     @property
     def links(self) -> list[tuple[bytes, bytes, bytes]]:
@@ -122,13 +63,20 @@ class Job:
             self._links = chain.chain(self.request.root, self.elements)
         return self._links
 
+    @cached_property
+    def ids(self) -> frozenset[bytes]:
+        """Of the blocks of the prefix, and of the points offered."""
+        root, links = self.request.root, self.links
+        keys = (points.key_for(root, links, point.n_tokens) for point in self.request.points)
+        return frozenset((*(block for block, _, _ in links), *(key[-chain.ID_BYTES :] for key in keys)))
+
     @property
     def is_save(self) -> bool:
         return self.request.why == "save"
 
     def is_complete(self, progress: Progress) -> bool:
         """True when nothing is left to write, or nothing can be."""
-        return bool(progress.reason) or progress.done == len(self.request.blocks)
+        return bool(progress.reason) or progress.done == len(self.steps)
 
     def result(self) -> WriteResult:
         """The answer for a job that came to its end."""
@@ -137,15 +85,53 @@ class Job:
         return WriteResult(outcome, p.n_tokens, p.written, p.shared, p.reason)
 
 
+def missing_bytes(environment: Environment, txn: Txn, job: Job) -> list[int]:
+    """Sizes of the blocks and points that are still to be written for `job`, in order."""
+    kept = job.progress.kept
+    if kept is None and job.request.points:
+        kept = frozenset(_choose(environment, txn, job)[0])
+    sizes = []
+    for step in job.steps[job.progress.done :]:
+        if isinstance(step, BlockData):
+            is_there = has_block(environment, txn, job.links[step.index][0])
+        else:
+            key = points.key_for(job.request.root, job.links, step.n_tokens)
+            is_there = step.n_tokens not in (kept or ()) or bool(points.read_point(environment, txn, key))
+        if not is_there:
+            sizes.append(step.n_bytes)
+    return sizes
+
+
 def put_next(
     update: Update, job: Job, progress: Progress, is_pinned: Callable[[bytes], bool], distrusted: set[bytes]
 ) -> int:
-    """Write the next block of `job` and advance `progress`; return the bytes written.
+    """Take the next step of `job` and advance `progress`; return the bytes written."""
+    step = job.steps[progress.done]
+    if isinstance(step, BlockData):
+        written = _put_block(update, job, step, progress, is_pinned, distrusted)
+    else:
+        written = _put_point(update, job, step, progress, is_pinned, distrusted)
+    if progress.reason:
+        return 0
+    progress.done += 1
+    progress.written += written
+    progress.shared += step.n_bytes - written
+    return written
+
+
+def _put_block(
+    update: Update,
+    job: Job,
+    given: BlockData,
+    progress: Progress,
+    is_pinned: Callable[[bytes], bool],
+    distrusted: set[bytes],
+) -> int:
+    """Write a block; return the bytes written.
 
     A block that is there is only touched. A leaf that a longer record covers is not written; a leaf that the
     new record covers goes, unless a save or a reader holds it.
     """
-    given = job.request.blocks[progress.done]
     block, parent, _ = job.links[given.index]
     if block in distrusted:
         update.hollow_block(block)
@@ -164,11 +150,67 @@ def put_next(
         return 0
     else:
         progress.last, written = _put_new(update, job, given, is_pinned)
-    progress.done += 1
     progress.n_tokens = given.index * chain.BLOCK + given.n_rows
-    progress.written += written
-    progress.shared += given.n_bytes - written
     return written
+
+
+def _put_point(
+    update: Update,
+    job: Job,
+    given: PointData,
+    progress: Progress,
+    is_pinned: Callable[[bytes], bool],
+    distrusted: set[bytes],
+) -> int:
+    """Write a point if it is one of those to keep; return the bytes written.
+
+    With the first point of a request it is decided which those are, and stored ones make room.
+    """
+    if progress.kept is None:
+        kept, superfluous = _choose(update.environment, update.txn, job)
+        progress.kept = frozenset(kept)
+        for key in superfluous:
+            record = update.point(key)
+            if record is not None and not is_pinned(key[-chain.ID_BYTES :]):
+                update.remove_point(key, record)
+    if given.n_tokens not in progress.kept:
+        return 0
+    key = points.key_for(job.request.root, job.links, given.n_tokens)
+    id_ = progress.last = key[-chain.ID_BYTES :]
+    if id_ in distrusted:
+        update.drop_damaged_point(key)
+        distrusted.discard(id_)
+    record = update.point(key)
+    if record is not None:
+        missing = [part for part in given.parts if part.group not in record.groups]
+        if missing:
+            update.fill_point(key, record, missing)
+        update.touch(id_, update.now_ms, 0)
+        return sum(part.data.size for part in missing)
+    index, n_rows = divmod(given.n_tokens, chain.BLOCK)
+    parent = job.links[index - 1][0] if index else job.request.root
+    if index and update.block(parent) is None:
+        progress.reason = f"block {index - 1} is not stored"
+        return 0
+    rest = job.links[index][2][: n_rows * chain.ELEMENT_BYTES] if n_rows else b""
+    bare = PointRecord(job.fingerprint[:8], parent, given.n_tokens, rest, (), update.now_ms)
+    update.add_point(bare, given.parts)
+    return given.n_bytes
+
+
+def _choose(environment: Environment, txn: Txn, job: Job) -> tuple[set[int], list[bytes]]:
+    """Which positions to have points at along the prefix of `job`, and the keys of those to remove."""
+    nodes = points.nodes_of(job.request.root, [(block, part) for block, _, part in job.links])
+    stored: dict[int, bytes] = {}
+    fixed = set()
+    for key, record in points.points_of(environment, txn, nodes, []):
+        usage = read_usage(environment, txn, key[-chain.ID_BYTES :])
+        stored[record.n_tokens] = key
+        if usage is None or not usage.evictable:
+            fixed.add(record.n_tokens)
+    offered = [point.n_tokens for point in job.request.points]
+    kept = points.thinned(stored, offered, fixed, job.max_points)
+    return kept, [key for n_tokens, key in stored.items() if n_tokens not in kept]
 
 
 def _put_new(
@@ -180,14 +222,16 @@ def _put_new(
 
     def usable(candidate: bytes) -> bool:
         found = update.block(candidate)
-        return found is not None and wanted <= found.groups
+        return found is not None and found.is_restorable and wanted <= found.groups
 
     near = update.nearest(parent, elements, usable)
     neighbour = update.block(near[0]) if near else None
     if near and neighbour and near[1] == given.n_rows:
         update.touch(near[0], update.now_ms, 0)
         return near[0], 0
-    bare = BlockRecord(job.fingerprint[:8], parent, given.index, elements, (), update.now_ms)
+    bare = BlockRecord(
+        job.fingerprint[:8], parent, given.index, elements, (), update.now_ms, rowless=not given.segments
+    )
     update.add_block(block, bare, given.segments, parent_is_root=given.index == 0)
     if near and neighbour and neighbour.is_leaf and near[1] == neighbour.n_rows:
         usage = update.usage(near[0])
@@ -197,19 +241,17 @@ def _put_new(
 
 
 def evict(update: Update, down_to: int, is_pinned: Callable[[bytes], bool], at_most: int) -> tuple[int, int]:
-    """Remove the least valuable blocks until `down_to` live bytes remain; return how many and their bytes.
+    """Remove the least valuable blocks and points until `down_to` live bytes remain.
 
-    A block goes after everything below it, so what survives always has its whole prefix. Stops after
-    `at_most` blocks, to keep the transaction short, or when all that is left is held.
+    Returns how many went and their bytes. A block goes after everything below it, so what survives always has
+    its whole prefix. Stops after `at_most` of them, to keep the transaction short, or when all that is left
+    is held.
     """
-    n_blocks = n_bytes = 0
-    while update.ledger.live_bytes > down_to and n_blocks < at_most:
-        victim = next((block for block in update.eviction_order() if not is_pinned(block)), None)
+    n_removed = n_bytes = 0
+    while update.ledger.live_bytes > down_to and n_removed < at_most:
+        victim = next((id_ for id_ in update.eviction_order() if not is_pinned(id_)), None)
         if victim is None:
             break
-        record = update.block(victim)
-        if record is None:
-            raise Damaged("the order of eviction names a block that is gone")
-        n_bytes += update.remove_block(victim, record)
-        n_blocks += 1
-    return n_blocks, n_bytes
+        n_bytes += update.remove(victim)
+        n_removed += 1
+    return n_removed, n_bytes

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from store import branches, chain, parts
+from store import branches, chain, parts, points
 from store.environment import Environment, Txn
 from store.errors import Damaged
+from store.points import PointRef
 from store.records import BlockRecord
 from store.update import Segment, read_block
+
+MAX_POINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +29,15 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest restorable prefix: `n_tokens` positions in `blocks`, and `reason`, why it ends there."""
+    """The longest restorable prefix: `n_tokens` positions in `blocks`, and `reason`, why it ends there.
+
+    `points` are the farthest ones within it, the farthest first, at most 16.
+    """
 
     n_tokens: int
     blocks: tuple[BlockRef, ...]
     reason: str
+    points: tuple[PointRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +67,22 @@ class Finder:
         common rows decides. Stops hashing at the first block that is not stored.
         """
         refs: list[BlockRef] = []
+        last: BlockRef | None = None
         parent = root
         for index, part in enumerate(chain.split(elements)):
             block = chain.block_id(parent, part)
             record = self._usable(block)
             if record is None or record.elements != part:
-                return self._end(refs, self._partial(parent, index, part), elements)
+                last = self._partial(parent, index, part)
+                break
             refs.append(BlockRef(block, index, record.n_rows, record.groups))
             parent = block
-        return self._end(refs, None, elements)
+        blocks = (*refs, last) if last else tuple(refs)
+        n_tokens = sum(ref.n_rows for ref in blocks)
+        known = chain.split(elements[: n_tokens * chain.ELEMENT_BYTES])
+        nodes = points.nodes_of(root, [(ref.id, part) for ref, part in zip(blocks, known, strict=True)])
+        found = points.find(self._env, self._txn, nodes, self._avoid, self.damaged, MAX_POINTS)
+        return Match(n_tokens, blocks, self._reason(n_tokens, last, elements), found)
 
     def _usable(self, block: bytes) -> BlockRecord | None:
         if self._avoid(block):
@@ -78,7 +92,7 @@ class Finder:
         except Damaged:
             self.damaged.append(block)
             return None
-        return record if record is not None and record.segments else None
+        return record if record is not None and record.is_restorable else None
 
     def _partial(self, parent: bytes, index: int, part: bytes) -> BlockRef | None:
         found = branches.nearest(
@@ -90,18 +104,14 @@ class Finder:
         n_rows = chain.common_positions(record.elements, part)
         return BlockRef(found[0], index, n_rows, record.groups) if n_rows else None
 
-    def _end(self, refs: list[BlockRef], last: BlockRef | None, elements: bytes) -> Match:
-        blocks = (*refs, last) if last else tuple(refs)
-        n_tokens = sum(ref.n_rows for ref in blocks)
+    def _reason(self, n_tokens: int, last: BlockRef | None, elements: bytes) -> str:
         if n_tokens * chain.ELEMENT_BYTES == len(elements):
-            reason = "all of it is stored"
-        elif self.damaged:
-            reason = f"what is stored from token {n_tokens} on is damaged"
-        elif last:
-            reason = f"the stored text differs or ends at token {n_tokens}"
-        else:
-            reason = f"nothing is stored from token {n_tokens} on"
-        return Match(n_tokens, blocks, reason)
+            return "all of it is stored"
+        if self.damaged:
+            return f"what is stored from token {n_tokens} on is damaged"
+        if last:
+            return f"the stored text differs or ends at token {n_tokens}"
+        return f"nothing is stored from token {n_tokens} on"
 
 
 def copy_block(
@@ -113,7 +123,7 @@ def copy_block(
     is missing or of another layout is an answer, not damage.
     """
     record = read_block(environment, txn, ref.id)
-    if record is None:
+    if record is None or not record.is_restorable:
         return Loaded(False, f"block {ref.index} was evicted")
     segments = {segment.group: segment for segment in record.segments}
     for want in wanted:
@@ -122,6 +132,25 @@ def copy_block(
             return Loaded(False, f"block {ref.index} lacks the cache group {want.group}")
         if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
             return Loaded(False, f"block {ref.index} has another layout")
+    for want in wanted:
+        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch)
+    return Loaded(True)
+
+
+def copy_point(
+    environment: Environment, txn: Txn, ref: PointRef, wanted: Sequence[Segment], scratch: parts.Bytes
+) -> Loaded:
+    """Fill the destinations in `wanted` with whole parts of a point; otherwise as `copy_block`."""
+    record = points.read_point(environment, txn, ref.key)
+    if record is None or not record.segments:
+        return Loaded(False, f"the point at {ref.n_tokens} was evicted")
+    segments = {segment.group: segment for segment in record.segments}
+    for want in wanted:
+        segment = segments.get(want.group)
+        if segment is None:
+            return Loaded(False, f"the point at {ref.n_tokens} lacks its part {want.group}")
+        if segment.layout_id != want.layout_id or segment.n_bytes != want.data.size:
+            return Loaded(False, f"the point at {ref.n_tokens} has another layout")
     for want in wanted:
         parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch)
     return Loaded(True)

@@ -11,6 +11,7 @@ from store.environment import Environment, Txn
 from store.errors import Damaged, FingerprintMismatch, NameTaken, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint, diff
 from store.lookup import Finder
+from store.points import read_point
 from store.records import ManifestRecord, Usage, unseal
 from store.update import Update, read_block, read_usage
 
@@ -20,7 +21,8 @@ class ManifestInfo:
     """A named save as listed.
 
     `n_bytes` are held by the save, `bytes_shared` of them by other saves as well. `fingerprint` is the
-    32-byte id, `created_ms` Unix time. `note` and `model` are the caller's words.
+    32-byte id, `created_ms` Unix time. `note` and `model` are the caller's words. `n_point` is where the
+    point lies that it holds, 0 without one.
     """
 
     name: str
@@ -32,15 +34,20 @@ class ManifestInfo:
     note: str
     model: str
     created_ms: int
+    n_point: int = 0
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A named save with its tokens, int32 [n_tokens], of which the first `n_restorable` can be restored."""
+    """A named save with its tokens, int32 [n_tokens], of which the first `n_restorable` can be restored.
+
+    `n_point` is the farthest point within them, 0 when there is none.
+    """
 
     info: ManifestInfo
     tokens: npt.NDArray[np.int32]
     n_restorable: int
+    n_point: int = 0
 
 
 def save(
@@ -53,13 +60,17 @@ def save(
     note: str,
     model: str,
 ) -> ManifestInfo:
-    """Name the prefix `elements` and hold its blocks; raises `WriteRefused` when not all of it is stored."""
+    """Name the prefix `elements`, hold its blocks and its farthest point.
+
+    Raises `WriteRefused` when not all of it is stored.
+    """
     n_tokens = len(elements) // chain.ELEMENT_BYTES
     match = Finder(environment, update.txn, lambda block: False).find(root, elements)
     if match.n_tokens < n_tokens:
         raise WriteRefused(f"only {match.n_tokens} of {n_tokens} tokens are stored: {match.reason}")
     ids = b"".join(ref.id for ref in match.blocks)
-    record = ManifestRecord(fingerprint, root, n_tokens, ids, note, model, update.now_ms)
+    point = match.points[0].key if match.points else b""
+    record = ManifestRecord(fingerprint, root, n_tokens, ids, note, model, update.now_ms, point)
     update.put_manifest(name, record)
     return describe(environment, update.txn, name, record)
 
@@ -75,7 +86,8 @@ def rename(update: Update, old: str, new: str) -> None:
 
 
 def describe(environment: Environment, txn: Txn, name: str, record: ManifestRecord) -> ManifestInfo:
-    usages = [read_usage(environment, txn, block) or Usage(0, 0, 0, 0, 0) for block in record.ids]
+    usages = [read_usage(environment, txn, held) or Usage(0, 0, 0, 0, 0) for held in record.held]
+    point = read_point(environment, txn, record.point) if record.point else None
     return ManifestInfo(
         name,
         record.fingerprint,
@@ -86,6 +98,7 @@ def describe(environment: Environment, txn: Txn, name: str, record: ManifestReco
         record.note,
         record.model,
         record.created_ms,
+        point.n_tokens if point else 0,
     )
 
 
@@ -116,7 +129,8 @@ def read(environment: Environment, txn: Txn, name: str, expected: Fingerprint | 
         elements += stored.elements
     tokens = chain.decode_tokens(elements[: record.n_tokens * chain.ELEMENT_BYTES])
     match = Finder(environment, txn, lambda block: False).find(record.root, chain.encode_tokens(tokens))
-    return Manifest(describe(environment, txn, name, record), tokens, match.n_tokens)
+    n_point = match.points[0].n_tokens if match.points else 0
+    return Manifest(describe(environment, txn, name, record), tokens, match.n_tokens, n_point)
 
 
 def read_fingerprint(environment: Environment, txn: Txn, fingerprint: bytes) -> Fingerprint | None:

@@ -2,10 +2,13 @@
 
     8 bytes    magic
     u32        length of the header
-    header     msgpack: [version, name, note, model, created ms, fingerprint, number of tokens, blocks]
+    header     msgpack: [version, name, note, model, created ms, fingerprint, number of tokens, blocks, point]
                block: [elements, [[group, layout id, bytes, bytes per part], ...]]
-    parts      of every segment in order: u32 length, xxh3-128 (seeded as in the store), bytes
+               point: nothing, or [number of tokens, [[part, layout id, bytes, bytes per part], ...]]
+    parts      of every segment in order, the point's last: u32 length, xxh3-128 (as in the store), bytes
     32 bytes   blake2b-256 of all before
+
+Files of before there were points lack the last field of the header.
 
 The file may come from anywhere: lengths are checked before anything is read, the digest before anything is
 believed, and every part again while it is stored.
@@ -14,7 +17,7 @@ believed, and every part again while it is stored.
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -30,7 +33,8 @@ from store.environment import Environment, Txn
 from store.errors import Damaged, UnknownName
 from store.fingerprint import Fingerprint
 from store.parts import MAX_PART_BYTES, Bytes, part_sizes, read_part, sum_of
-from store.records import BlockRecord, ManifestRecord, SegmentRecord
+from store.points import key_for, read_point
+from store.records import BlockRecord, ManifestRecord, PointRecord, SegmentRecord
 from store.update import Segment, read_block
 
 MAGIC = b"KVSTORE1"
@@ -42,12 +46,24 @@ _PART = struct.Struct("<I16s")
 _CHUNK = 1 << 20
 
 
+Announced = tuple[str, str, int, int]
+"""A segment in the header: ``(group, layout id, bytes, bytes per part)``."""
+
+
 @dataclass(frozen=True)
 class PortableBlock:
-    """A block announced by the header: its elements and ``(group, layout id, bytes, bytes per part)``."""
+    """A block announced by the header."""
 
     elements: bytes
-    segments: tuple[tuple[str, str, int, int], ...]
+    segments: tuple[Announced, ...]
+
+
+@dataclass(frozen=True)
+class PortablePoint:
+    """The point announced by the header."""
+
+    n_tokens: int
+    parts: tuple[Announced, ...]
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class Header:
     fingerprint: Fingerprint
     n_tokens: int
     blocks: tuple[PortableBlock, ...]
+    point: PortablePoint | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -71,12 +88,12 @@ def write_portable(environment: Environment, name: str, path: Path) -> int:
 
     Raises `UnknownName`, `Damaged`, or OSError; `path` is replaced, never followed when it is a link.
     """
-    record, blocks, fingerprint = environment.read(lambda txn: _collect(environment, txn, name))
+    save = environment.read(lambda txn: _collect(environment, txn, name))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            size = _write(environment, _Digesting(file), name, record, blocks, fingerprint)
+            size = _write(environment, _Digesting(file), name, save)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -86,9 +103,17 @@ def write_portable(environment: Environment, name: str, path: Path) -> int:
     return size
 
 
-def _collect(
-    environment: Environment, txn: Txn, name: str
-) -> tuple[ManifestRecord, list[tuple[bytes, BlockRecord]], Fingerprint]:
+@dataclass(frozen=True)
+class _Save:
+    """All records of a save: blocks by id, and its point by key."""
+
+    record: ManifestRecord
+    blocks: list[tuple[bytes, BlockRecord]]
+    point: PointRecord | None
+    fingerprint: Fingerprint
+
+
+def _collect(environment: Environment, txn: Txn, name: str) -> _Save:
     value = txn.get(name.encode(), db=environment.man)
     if value is None:
         raise UnknownName(name)
@@ -96,13 +121,16 @@ def _collect(
     blocks: list[tuple[bytes, BlockRecord]] = []
     for block in record.ids:
         stored = read_block(environment, txn, block)
-        if stored is None or not stored.segments:
+        if stored is None or not stored.is_restorable:
             raise Damaged(f"the save {name!r} has lost block {len(blocks)}")
         blocks.append((block, stored))
+    point = read_point(environment, txn, record.point) if record.point else None
+    if record.point and (point is None or not point.segments):
+        raise Damaged(f"the save {name!r} has lost its point")
     fingerprint = manifests.read_fingerprint(environment, txn, record.fingerprint)
     if fingerprint is None:
         raise Damaged(f"the save {name!r} has lost its fingerprint record")
-    return record, blocks, fingerprint
+    return _Save(record, blocks, point, fingerprint)
 
 
 class _Digesting:
@@ -123,38 +151,54 @@ class _Digesting:
         return self.n_bytes + _DIGEST_BYTES
 
 
-def _write(
-    environment: Environment,
-    out: _Digesting,
-    name: str,
-    record: ManifestRecord,
-    blocks: list[tuple[bytes, BlockRecord]],
-    fingerprint: Fingerprint,
-) -> int:
-    listed = [
-        (stored.elements, [(s.group, s.layout_id, s.n_bytes, s.part_bytes) for s in stored.segments])
-        for _, stored in blocks
-    ]
-    fields = (name, record.note, record.model, record.created_ms, fingerprint.pack(), record.n_tokens, listed)
-    header = cast(bytes, msgpack.packb((VERSION, *fields), use_bin_type=True))
-    out.write(MAGIC + struct.pack("<I", len(header)) + header)
+def _write(environment: Environment, out: _Digesting, name: str, save: _Save) -> int:
+    record, point = save.record, save.point
+    out.write(_header(name, save))
     buffer = np.empty(MAX_PART_BYTES, np.uint8)
-    for block, stored in blocks:
-        for segment in stored.segments:
-            for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
-                copy = partial(
-                    _read_part, environment, block=block, segment=segment, part=part, target=buffer[:size]
-                )
-                environment.read(copy)
-                out.write(_PART.pack(size, segment.sum_of_part(part)))
-                out.write(buffer[:size].data)
+    for block, stored in save.blocks:
+        _write_parts(environment, out, block, stored.segments, buffer)
+    if point is not None:
+        _write_parts(environment, out, record.point[-chain.ID_BYTES :], point.segments, buffer)
     return out.finish()
 
 
-def _read_part(
-    environment: Environment, txn: Txn, block: bytes, segment: SegmentRecord, part: int, target: Bytes
+def _header(name: str, save: _Save) -> bytes:
+    record, point = save.record, save.point
+    fields = (
+        *(name, record.note, record.model, record.created_ms),
+        *(save.fingerprint.pack(), record.n_tokens),
+        [(stored.elements, _announced(stored.segments)) for _, stored in save.blocks],
+        None if point is None else (point.n_tokens, _announced(point.segments)),
+    )
+    header = cast(bytes, msgpack.packb((VERSION, *fields), use_bin_type=True))
+    return MAGIC + struct.pack("<I", len(header)) + header
+
+
+def _announced(segments: Iterable[SegmentRecord]) -> list[Announced]:
+    return [(s.group, s.layout_id, s.n_bytes, s.part_bytes) for s in segments]
+
+
+def _write_parts(
+    environment: Environment,
+    out: _Digesting,
+    id_: bytes,
+    segments: Iterable[SegmentRecord],
+    buffer: Bytes,
 ) -> None:
-    read_part(txn, environment.dat, block, segment, part, target)
+    for segment in segments:
+        for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
+            target = buffer[:size]
+            environment.read(
+                partial(_read_part, environment, id_=id_, segment=segment, part=part, target=target)
+            )
+            out.write(_PART.pack(size, segment.sum_of_part(part)))
+            out.write(target.data)
+
+
+def _read_part(
+    environment: Environment, txn: Txn, id_: bytes, segment: SegmentRecord, part: int, target: Bytes
+) -> None:
+    read_part(txn, environment.dat, id_, segment, part, target)
 
 
 class PortableFile:
@@ -187,14 +231,24 @@ class PortableFile:
         parent = self.header.fingerprint.root
         for index, block in enumerate(self.header.blocks):
             name = chain.block_id(parent, block.elements)
-            segments = tuple(
-                self._segment(name, number, *segment) for number, segment in enumerate(block.segments)
-            )
-            yield index, segments
+            yield index, self._segments(name, block.segments)
             parent = name
 
+    def point(self) -> tuple[Segment, ...]:
+        """The parts of the point, verified; read after all blocks. Raises `Damaged`."""
+        announced = self.header.point
+        if announced is None:
+            return ()
+        root = self.header.fingerprint.root
+        links = chain.chain(root, b"".join(block.elements for block in self.header.blocks))
+        key = key_for(root, links, announced.n_tokens)
+        return self._segments(key[-chain.ID_BYTES :], announced.parts)
+
+    def _segments(self, id_: bytes, announced: Iterable[Announced]) -> tuple[Segment, ...]:
+        return tuple(self._segment(id_, number, *segment) for number, segment in enumerate(announced))
+
     def _segment(
-        self, block: bytes, number: int, group: str, layout_id: str, n_bytes: int, part_bytes: int
+        self, id_: bytes, number: int, group: str, layout_id: str, n_bytes: int, part_bytes: int
     ) -> Segment:
         data = np.empty(n_bytes, np.uint8)
         start = 0
@@ -203,7 +257,7 @@ class PortableFile:
             target = data[start : start + size]
             if announced != size or self._file.readinto(target.data) != size:
                 raise Damaged(f"part {part} of segment {group} has another length")
-            if sum_of(block, number, part, target.data) != expected:
+            if sum_of(id_, number, part, target.data) != expected:
                 raise Damaged(f"part {part} of segment {group} does not match its checksum")
             start += size
         return Segment(group, layout_id, part_bytes, data)
@@ -243,7 +297,9 @@ def _read_header(file: BinaryIO) -> Header:
         name, note, model, created_ms, packed, n_tokens, listed = fields[:7]
         blocks = tuple(PortableBlock(bytes(elements), tuple(parts)) for elements, parts in listed)
         words = (str(name), str(note), str(model), int(created_ms))
-        header = Header(*words, Fingerprint.unpack(packed), int(n_tokens), blocks)
+        at, found = (fields[7] if len(fields) > 7 else None) or (0, ())
+        point = PortablePoint(int(at), tuple(found)) if found else None
+        header = Header(*words, Fingerprint.unpack(packed), int(n_tokens), blocks, point)
         _check_header(header)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Damaged(f"its header is not what it should be: {error}") from None
@@ -256,9 +312,17 @@ def _check_header(header: Header) -> None:
         is_last = index == len(header.blocks) - 1
         if not 0 < len(block.elements) <= full or (len(block.elements) < full and not is_last):
             raise Damaged(f"block {index} has {len(block.elements)} bytes of elements")
-        for group, layout_id, n_bytes, part_bytes in block.segments:
-            sizes_fit = 0 < n_bytes <= _MAX_SEGMENT and 0 < part_bytes <= MAX_PART_BYTES
-            if not (isinstance(group, str) and isinstance(layout_id, str) and sizes_fit):
-                raise Damaged(f"block {index} has a segment of {n_bytes} bytes in parts of {part_bytes}")
+        _check_announced(f"block {index}", block.segments)
     if len(header.tokens) != header.n_tokens or header.n_tokens <= 0:
         raise Damaged(f"{header.n_tokens} tokens were announced")
+    if header.point is not None:
+        _check_announced("the point", header.point.parts)
+        if not 0 < header.point.n_tokens <= header.n_tokens:
+            raise Damaged(f"a point at {header.point.n_tokens} of {header.n_tokens} tokens was announced")
+
+
+def _check_announced(owner: str, segments: Iterable[Announced]) -> None:
+    for group, layout_id, n_bytes, part_bytes in segments:
+        sizes_fit = 0 < n_bytes <= _MAX_SEGMENT and 0 < part_bytes <= MAX_PART_BYTES
+        if not (isinstance(group, str) and isinstance(layout_id, str) and sizes_fit):
+            raise Damaged(f"{owner} has a segment of {n_bytes} bytes in parts of {part_bytes}")

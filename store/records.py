@@ -1,10 +1,11 @@
 """What is written beside the bytes: msgpack arrays, version first, sealed by a checksum.
 
 A sealed value is ``msgpack(array) | xxh3-64``, the sum seeded by the record's key, so that flipped bits and
-swapped records are both found. Fields are only ever appended: an older reader ignores what it does not know.
+swapped records are both found. Fields are only ever appended: an older reader ignores what it does not know,
+and a newer one takes the defaults for what an older record lacks.
 """
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import MISSING, astuple, dataclass, fields
 from typing import Any, ClassVar, Self, cast
 
 import msgpack
@@ -66,10 +67,10 @@ class Record:
         version, *rest = unseal(key, value, cls.LIMIT)
         if version != cls.VERSION:
             raise Damaged(f"a {cls.__name__} of version {version}; this program reads {cls.VERSION}")
-        names = len(fields(cast(Any, cls)))
-        if len(rest) < names:
+        known = fields(cast(Any, cls))
+        if len(rest) < sum(field.default is MISSING for field in known):
             raise Damaged(f"a {cls.__name__} of {len(rest)} fields")
-        return cls._of(rest[:names])
+        return cls._of(rest[: len(known)])
 
     @classmethod
     def _of(cls, values: list[Any]) -> Self:
@@ -104,7 +105,8 @@ class SegmentRecord:
 class BlockRecord(Record):
     """A block (256 rows) or a leaf (fewer). `elements` are compared on every hit.
 
-    A record without segments is known but cannot be restored: its bytes were quarantined.
+    A record without segments is known but cannot be restored, since its bytes were quarantined, unless it is
+    `rowless`: of a model that keeps nothing per position, only points.
     `fingerprint` is the first 8 bytes of the id; `created_ms` is Unix time.
     """
 
@@ -114,10 +116,15 @@ class BlockRecord(Record):
     elements: bytes
     segments: tuple[SegmentRecord, ...]
     created_ms: int
+    rowless: bool = False
 
     @property
     def n_rows(self) -> int:
         return len(self.elements) // 4
+
+    @property
+    def is_restorable(self) -> bool:
+        return self.rowless or bool(self.segments)
 
     @property
     def is_leaf(self) -> bool:
@@ -129,25 +136,70 @@ class BlockRecord(Record):
 
     def _fields(self) -> tuple[Any, ...]:
         segments = tuple(astuple(segment) for segment in self.segments)
-        return (self.fingerprint, self.parent, self.index, self.elements, segments, self.created_ms)
+        head = (self.fingerprint, self.parent, self.index, self.elements, segments, self.created_ms)
+        return (*head, True) if self.rowless else head
 
     @classmethod
     def _of(cls, values: list[Any]) -> Self:
-        fingerprint, parent, index, elements, segments, created_ms = values
-        made = tuple(SegmentRecord(*segment) for segment in segments)
-        return cls(fingerprint, parent, index, elements, made, created_ms)
+        values[4] = _segments(values[4])
+        return cls(*values)
 
     def stored_bytes(self) -> int:
         """What the record costs in the file: pages for its parts; its elements lie in `idx` and `kid`.
 
         What is kept as `Usage.n_bytes` must stay equal to this: a change here is a change of the schema.
         """
-        total = 2 * len(self.elements) + _SIDE_BYTES
-        for segment in self.segments:
-            n_whole = segment.n_parts - 1
-            last = segment.n_bytes - n_whole * segment.part_bytes
-            total += n_whole * _on_pages(segment.part_bytes) + _on_pages(last)
-        return total
+        return 2 * len(self.elements) + _SIDE_BYTES + _bytes_of(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class PointRecord(Record):
+    """What a sequence remembers as of exactly `n_tokens`, in parts that are segments by name.
+
+    `parent` is the last full block before it or the root, `elements` are the rest (fewer than 256 positions)
+    and compared on every hit. Without segments its bytes were quarantined.
+    """
+
+    fingerprint: bytes
+    parent: bytes
+    n_tokens: int
+    elements: bytes
+    segments: tuple[SegmentRecord, ...]
+    created_ms: int
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.elements) // 4
+
+    @property
+    def groups(self) -> frozenset[str]:
+        return frozenset(segment.group for segment in self.segments)
+
+    def _fields(self) -> tuple[Any, ...]:
+        segments = tuple(astuple(segment) for segment in self.segments)
+        return (self.fingerprint, self.parent, self.n_tokens, self.elements, segments, self.created_ms)
+
+    @classmethod
+    def _of(cls, values: list[Any]) -> Self:
+        values[4] = _segments(values[4])
+        return cls(*values)
+
+    def stored_bytes(self) -> int:
+        """As of `BlockRecord`."""
+        return len(self.elements) + _SIDE_BYTES + _bytes_of(self.segments)
+
+
+def _segments(values: Any) -> tuple[SegmentRecord, ...]:
+    return tuple(SegmentRecord(*segment) for segment in values)
+
+
+def _bytes_of(segments: tuple[SegmentRecord, ...]) -> int:
+    total = 0
+    for segment in segments:
+        n_whole = segment.n_parts - 1
+        last = segment.n_bytes - n_whole * segment.part_bytes
+        total += n_whole * _on_pages(segment.part_bytes) + _on_pages(last)
+    return total
 
 
 def _on_pages(n_bytes: int) -> int:
@@ -158,13 +210,17 @@ def _on_pages(n_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usage(Record):
-    """What eviction knows of a block: `refs` counts saves that hold it, `n_children` records below it."""
+    """What eviction knows of a block: `refs` counts saves that hold it, `n_children` records below it.
+
+    Of a point, `place` says where it lies: its key in table `pnt` without the id. Of a block it is empty.
+    """
 
     last_used_ms: int
     hits: int
     refs: int
     n_children: int
     n_bytes: int
+    place: bytes = b""
 
     @property
     def evictable(self) -> bool:
@@ -176,7 +232,7 @@ class Ledger(Record):
     """Sums over the whole store, changed in the same transaction as the data.
 
     `clock_ms` is the latest time ever used, so that a clock set back cannot reorder recency; `sequence`
-    counts commits.
+    counts commits. `point_bytes` is the part of `live_bytes` that the `n_points` points take.
     """
 
     live_bytes: int = 0
@@ -185,11 +241,16 @@ class Ledger(Record):
     pinned_bytes: int = 0
     clock_ms: int = 0
     sequence: int = 0
+    n_points: int = 0
+    point_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRecord(Record):
-    """A named save: the blocks that hold its `n_tokens` tokens; they stay while it lives."""
+    """A named save: the blocks that hold its `n_tokens` tokens; they stay while it lives.
+
+    So does the farthest point within them, whose key in table `pnt` is `point`; empty without one.
+    """
 
     LIMIT: ClassVar[int] = MAX_MANIFEST_BYTES
 
@@ -200,7 +261,13 @@ class ManifestRecord(Record):
     note: str
     model: str
     created_ms: int
+    point: bytes = b""
 
     @property
     def ids(self) -> list[bytes]:
         return [self.block_ids[at : at + 32] for at in range(0, len(self.block_ids), 32)]
+
+    @property
+    def held(self) -> list[bytes]:
+        """Ids of all that it holds: its blocks and its point."""
+        return [*self.ids, self.point[-32:]] if self.point else self.ids

@@ -18,13 +18,17 @@ class StoreStatistics:
     budget_bytes: int = 0
     """Live bytes that may be kept."""
     live_bytes: int = 0
-    """Bytes that blocks and saves take, rounded up to pages."""
+    """Bytes that blocks and points take, rounded up to pages."""
     pinned_bytes: int = 0
     """The part of `live_bytes` that saves hold."""
     file_bytes: int = 0
     """Size of the data file, which keeps freed pages for reuse."""
     n_blocks: int = 0
     """Stored blocks, partial ones included."""
+    n_points: int = 0
+    """Stored points: states and rings as of one position."""
+    point_bytes: int = 0
+    """The part of `live_bytes` that points take."""
     n_manifests: int = 0
     """Named saves."""
     queue_bytes: int = 0
@@ -39,6 +43,8 @@ class StoreStatistics:
     """Look-ups that found nothing."""
     tokens_reused: int = 0
     """Positions copied out and verified."""
+    points_reused: int = 0
+    """Points copied out and verified."""
     bytes_read: int = 0
     """Bytes copied out and verified."""
     read_seconds: float = 0.0
@@ -54,11 +60,11 @@ class StoreStatistics:
     failed: int = 0
     """Offers that could not be written."""
     evicted: int = 0
-    """Blocks removed to keep the budget."""
+    """Blocks and points removed to keep the budget."""
     evicted_bytes: int = 0
     """Their bytes."""
     quarantined: int = 0
-    """Blocks that failed verification and were taken out."""
+    """Blocks and points that failed verification and were taken out."""
     rebuilt: int = 0
     """Times the data file was repaired or set aside since the store was opened."""
 

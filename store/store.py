@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import lmdb
 import numpy as np
@@ -16,25 +16,28 @@ from store import chain, manifests, opening
 from store.administration import Administration
 from store.breaker import FIRST_PAUSE_S, Breaker
 from store.chain import Tokens
+from store.digests import StoredDigests
 from store.environment import Environment, Txn
 from store.errors import Damaged, StoreClosed, StoreError, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint
-from store.insertion import Job, WriteRequest
-from store.lookup import BlockRef, Finder, Loaded, Match, copy_block
+from store.insertion import Job
+from store.lookup import BlockRef, Finder, Loaded, Match, copy_block, copy_point
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
 from store.ownership import Ownership
-from store.parts import MAX_PART_BYTES
+from store.parts import MAX_PART_BYTES, Bytes
 from store.pins import Pins
+from store.points import PointRef
 from store.reader import Reader
-from store.records import unseal
 from store.recovery import CORRUPT
+from store.requests import WriteRequest
 from store.room import Room
 from store.statistics import Counters, State, StoreStatistics
 from store.update import Segment, Update, read_ledger
 from store.writer import Writer
 
 SAVE_TIMEOUT_S = 60.0
+MAX_POINTS = 8
 MAX_WORDS_BYTES = 1 << 16
 
 
@@ -46,22 +49,28 @@ class Options:
     min_free_bytes: int = 0
     queue_bytes: int = 0
     retry_s: float = FIRST_PAUSE_S
+    max_points: int = MAX_POINTS
 
+
+Ref = BlockRef | PointRef
+R = TypeVar("R", BlockRef, PointRef)
+Copy = Callable[[Environment, Txn, R, Sequence[Segment], Bytes], Loaded]
 
 _open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
 class Store:
-    """Blocks of sequence memory and named saves in one directory. Made by `Store.open`.
+    """Blocks and points of sequence memory, and named saves, in one directory. Made by `Store.open`.
 
-    Every method may be called from any thread. `lookup`, `load` and `offer` never raise for a reason that
-    lies in the store: they answer with a miss, or settle the offer, and say why.
+    Every method may be called from any thread. `lookup`, `load`, `load_point` and `offer` never raise for a
+    reason that lies in the store: they answer with a miss, or settle the offer, and say why.
     """
 
     def __init__(self, environment: Environment, ownership: Ownership | None, options: Options) -> None:
         self.environment = environment
         self._ownership = ownership
         self._budget = options.budget_bytes
+        self._max_points = options.max_points
         self._counters = Counters()
         self._pins = Pins()
         self._fingerprints: dict[bytes, Fingerprint] = {}
@@ -81,7 +90,7 @@ class Store:
                 options.queue_bytes,
                 ownership,
             )
-        self.digests = StoredDigests(self)
+        self.digests = StoredDigests(environment, self._writer)
         self.administration = Administration(self)
         _open_stores.add(self)
 
@@ -96,13 +105,15 @@ class Store:
         min_free_bytes: int | None = None,
         allow_network: bool = False,
         retry_s: float = FIRST_PAUSE_S,
+        max_points: int = MAX_POINTS,
     ) -> Self:
         """Open or create the store in ``state_directory/store``.
 
         `budget_bytes` bounds what is kept (default: a tenth of the disk, at most 32 GiB), `queue_bytes` what
         waits to be written; writing stops while the disk has less than `min_free_bytes` left (default: 1 GiB
-        or 2 %). `retry_s` is the first pause after a failed write. With `read_only` a store can be looked at
-        while its owner runs. Takes about a second per GiB after an unclean stop, milliseconds otherwise.
+        or 2 %). `retry_s` is the first pause after a failed write. Of the points of one prefix `max_points`
+        are kept. With `read_only` a store can be looked at while its owner runs. Takes about a second per GiB
+        after an unclean stop, milliseconds otherwise.
         Raises `StoreBusy`, `StoreUnusable`, or `Damaged` (read-only).
         """
         directory = Path(state_directory) / "store"
@@ -115,6 +126,7 @@ class Store:
                 opening.default_min_free(directory) if min_free_bytes is None else min_free_bytes,
                 queue_bytes,
                 retry_s,
+                max_points,
             )
             environment, repairs = ownership.open(options.budget_bytes)
         except BaseException:
@@ -169,6 +181,7 @@ class Store:
             self._counters.add(lookups_miss=1)
             return Match(0, (), str(error))
         self._pins.hold(ref.id for ref in match.blocks)
+        self._pins.hold(ref.id for ref in match.points)
         if damaged:
             self._report(Damaged("a look-up found a damaged record"))
         whole = match.n_tokens == len(tokens)
@@ -182,6 +195,18 @@ class Store:
         A destination may be shorter than what is stored: as long as the rows wanted. What fails verification
         is never found again until it is rewritten. After a failure the destinations hold garbage.
         """
+        return self._copy(ref, f"block {ref.index}", copy_block, destinations, ref.n_rows)
+
+    def load_point(self, ref: PointRef, destinations: Sequence[Segment]) -> Loaded:
+        """Copy parts of a point into ``destinations[i].data``, which have their sizes, and verify them there.
+
+        Otherwise as `load`.
+        """
+        return self._copy(ref, f"the point at {ref.n_tokens}", copy_point, destinations, 0)
+
+    def _copy(
+        self, ref: R, what: str, copy: Copy[R], destinations: Sequence[Segment], n_tokens: int
+    ) -> Loaded:
         started = time.perf_counter()
         try:
             scratch = self._scratch.buffer
@@ -189,18 +214,23 @@ class Store:
             scratch = self._scratch.buffer = np.empty(MAX_PART_BYTES, np.uint8)
         try:
             loaded = self.environment.read(
-                lambda txn: copy_block(self.environment, txn, ref, destinations, scratch)
+                lambda txn: copy(self.environment, txn, ref, destinations, scratch)
             )
         except Damaged as error:
-            self._quarantine(ref.id, str(error))
-            return Loaded(False, f"block {ref.index} is damaged: {error}")
+            self._quarantine(ref, str(error))
+            return Loaded(False, f"{what} is damaged: {error}")
         except (StoreClosed, lmdb.Error, OSError) as error:
             self._report(error)
             return Loaded(False, str(error))
         if loaded:
             n_bytes = sum(segment.data.size for segment in destinations)
             elapsed = time.perf_counter() - started
-            self._counters.add(tokens_reused=ref.n_rows, bytes_read=n_bytes, read_seconds=elapsed)
+            self._counters.add(
+                tokens_reused=n_tokens,
+                points_reused=int(isinstance(ref, PointRef)),
+                bytes_read=n_bytes,
+                read_seconds=elapsed,
+            )
             self._pins.release(ref.id)
             if self._writer:
                 self._writer.touch(ref.id)
@@ -217,8 +247,8 @@ class Store:
         """
         request.check()
         elements = chain.encode_tokens(request.tokens)
-        n_bytes = sum(block.n_bytes for block in request.blocks)
-        self.writer.offer(Job(request, self._known(request.root).id, elements, n_bytes))
+        fingerprint = self._known(request.root).id
+        self.writer.offer(Job(request, fingerprint, elements, request.n_bytes, max_points=self._max_points))
 
     def flush(self, deadline: float) -> bool:
         """Wait up to `deadline` seconds until all that was offered is settled; False when it is not."""
@@ -247,10 +277,10 @@ class Store:
             update.put_fingerprint(fingerprint)
             info = manifests.save(update, self.environment, name, fingerprint.id, root, elements, note, model)
             record = update.manifest(name)
-            return info, record.ids if record else []
+            return info, record.held if record else []
 
-        info, ids = self.writer.order(body, SAVE_TIMEOUT_S, sync=True)
-        self.writer.end_hold(ids[-1:])
+        info, held = self.writer.order(body, SAVE_TIMEOUT_S, sync=True)
+        self.writer.end_hold(held)
         return info
 
     def manifest(self, name: str, expected: Fingerprint | None = None) -> Manifest:
@@ -295,6 +325,8 @@ class Store:
                 live_bytes=ledger.live_bytes,
                 pinned_bytes=ledger.pinned_bytes,
                 n_blocks=ledger.n_blocks,
+                n_points=ledger.n_points,
+                point_bytes=ledger.point_bytes,
                 n_manifests=ledger.n_manifests,
                 file_bytes=self.environment.file_bytes(),
                 oldest_reader_s=self.environment.oldest_reader_s(),
@@ -331,15 +363,18 @@ class Store:
 
             self._writer.post(meet)
 
-    def _quarantine(self, block: bytes, why: str) -> None:
-        """Trust a block no more from this moment on, and have its bytes dropped."""
-        self._distrusted.add(block)
+    def _quarantine(self, ref: Ref, why: str) -> None:
+        """Trust a block or point no more from this moment on, and have its bytes dropped."""
+        self._distrusted.add(ref.id)
         self._counters.add(quarantined=1)
 
         def body(update: Update) -> None:
-            update.note_quarantine(block, why)
-            update.hollow_block(block)
-            self._distrusted.discard(block)
+            update.note_quarantine(ref.id, why)
+            if isinstance(ref, PointRef):
+                update.drop_damaged_point(ref.key)
+            else:
+                update.hollow_block(ref.id)
+            self._distrusted.discard(ref.id)
 
         if self._writer:
             self._writer.post(body)
@@ -353,29 +388,6 @@ class Store:
             self._writer.poison()
         if self._ownership:
             self._ownership.abandon()
-
-
-class StoredDigests:
-    """Digests of weight files by their stat tuple, kept in the store (a `fingerprint.DigestCache`)."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def get(self, key: bytes) -> bytes | None:
-        environment = self._store.environment
-
-        def body(txn: Txn) -> bytes | None:
-            value = txn.get(key, db=environment.wid)
-            return None if value is None else bytes(unseal(key, value)[1])
-
-        try:
-            return environment.read(body)
-        except (StoreError, lmdb.Error):
-            return None
-
-    def put(self, key: bytes, digest: bytes) -> None:
-        if self._store._writer:
-            self._store._writer.post(lambda update: update.put_digest(key, digest))
 
 
 def _abandon_stores() -> None:

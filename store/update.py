@@ -1,7 +1,7 @@
 """Everything that changes the store, as steps of one write transaction that keep all its sums right.
 
-The tables hold the same facts from several sides: `idx` is the truth, `kid`, `use` and `lru` are derived from
-it and could be rebuilt, the ledger sums it up. Only this file writes to them.
+The tables hold the same facts from several sides: `idx` and `pnt` are the truth, `kid`, `use` and `lru` are
+derived from them and could be rebuilt, the ledger sums them up. Only this file writes to them.
 """
 
 import contextlib
@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from store import branches, parts
-from store.chain import ID_BYTES
+import lmdb
+
+from store import branches, parts, points
+from store.chain import BLOCK, ID_BYTES
 from store.environment import Environment, T, Txn
 from store.errors import Damaged
 from store.fingerprint import Fingerprint
-from store.records import BlockRecord, Ledger, ManifestRecord, SegmentRecord, Usage, seal
+from store.records import BlockRecord, Ledger, ManifestRecord, PointRecord, SegmentRecord, Usage, seal
 
 _HIT_BONUS_MS = 3_600_000
 _FRESH_MS = 5_000
@@ -23,8 +25,9 @@ _MAX_BONUS_HITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Bytes of one cache group of a block: `data` is uint8 [n], contiguous, in units of `unit_bytes`.
+    """Bytes of one cache group of a block, or one part of a point: `data` is uint8 [n], contiguous.
 
+    They come in units of `unit_bytes`.
     `layout_id` names the meaning of the bytes; the store compares it and knows nothing else of it. A unit is
     what the caller may later want a multiple of (16 positions), so that the first rows can be read alone.
     """
@@ -79,7 +82,7 @@ class Update:
     """The steps of one write transaction. Valid inside `run_update` only."""
 
     def __init__(self, environment: Environment, txn: Txn) -> None:
-        self._env = environment
+        self.environment = self._env = environment
         self.txn = txn
         self.ledger = read_ledger(environment, txn)
         self.now_ms = max(int(time.time() * 1000), self.ledger.clock_ms)
@@ -132,15 +135,13 @@ class Update:
         record = self.block(block)
         if record is None:
             return
-        for segment in record.segments:
-            parts.delete_segment(self.txn, self._env.dat, block, segment)
+        self._delete_segments(block, record.segments)
         self._replace_block(block, replace(record, segments=()))
 
     def remove_block(self, block: bytes, record: BlockRecord) -> int:
         """Delete a block that nothing lies below; return the bytes it took."""
         usage = self.usage(block)
-        for segment in record.segments:
-            parts.delete_segment(self.txn, self._env.dat, block, segment)
+        self._delete_segments(block, record.segments)
         self.txn.delete(block, db=self._env.idx)
         branches.remove(self.txn, self._env.kid, record.parent, record.elements, block)
         self._set_usage(block, usage, None)
@@ -148,8 +149,67 @@ class Update:
             self._count_child(record.parent, -1)
         return usage.n_bytes
 
+    def point(self, key: bytes) -> PointRecord | None:
+        """The record of a point by its key in table `pnt`; raises `Damaged`."""
+        return points.read_point(self._env, self.txn, key)
+
+    def add_point(self, bare: PointRecord, segments: Sequence[Segment]) -> PointRecord:
+        """Write a new point whose prefix is in `bare`; the block it lies below must be there."""
+        key = points.key_of(bare)
+        id_ = key[-ID_BYTES:]
+        record = replace(bare, segments=self._write_segments(id_, segments, 0))
+        self._put_point(key, record)
+        usage = Usage(self.now_ms, 0, 0, 0, record.stored_bytes(), key[:-ID_BYTES])
+        self._set_usage(id_, None, usage)
+        if record.n_tokens >= BLOCK:
+            self._count_child(record.parent, +1)
+        return record
+
+    def fill_point(self, key: bytes, record: PointRecord, segments: Sequence[Segment]) -> PointRecord:
+        """Add parts that a known point lacks: logits that were not kept, or what was quarantined."""
+        first = max((segment.number for segment in record.segments), default=-1) + 1
+        new = self._write_segments(key[-ID_BYTES:], segments, first)
+        filled = replace(record, segments=record.segments + new)
+        self._replace_point(key, filled)
+        return filled
+
+    def drop_damaged_point(self, key: bytes) -> None:
+        """Remove a point; of one that a save holds only the bytes, so that it can be filled again."""
+        record = self.point(key)
+        if record is None:
+            return
+        if self.usage(key[-ID_BYTES:]).evictable:
+            self.remove_point(key, record)
+        else:
+            self._delete_segments(key[-ID_BYTES:], record.segments)
+            self._replace_point(key, replace(record, segments=()))
+
+    def remove_point(self, key: bytes, record: PointRecord) -> int:
+        """Delete a point; return the bytes it took."""
+        id_ = key[-ID_BYTES:]
+        usage = self.usage(id_)
+        self._delete_segments(id_, record.segments)
+        self.txn.delete(key, db=self._points_table)
+        self._set_usage(id_, usage, None)
+        if record.n_tokens >= BLOCK:
+            self._count_child(record.parent, -1)
+        return usage.n_bytes
+
+    def remove(self, id_: bytes) -> int:
+        """Delete a block that nothing lies below, or a point; raises `Damaged` when it is gone."""
+        place = self.usage(id_).place
+        if place:
+            point = self.point(place + id_)
+            if point is not None:
+                return self.remove_point(place + id_, point)
+        else:
+            block = self.block(id_)
+            if block is not None:
+                return self.remove_block(id_, block)
+        raise Damaged("the order of eviction names something that is gone")
+
     def touch(self, block: bytes, used_ms: int, hits: int) -> None:
-        """Note a use; a block evicted meanwhile is no error."""
+        """Note a use of a block or point; one evicted meanwhile is no error."""
         usage = read_usage(self._env, self.txn, block)
         if usage is None or (not hits and used_ms - usage.last_used_ms < _FRESH_MS):
             return
@@ -157,7 +217,7 @@ class Update:
         self._set_usage(block, usage, replace(usage, last_used_ms=last_used_ms, hits=usage.hits + hits))
 
     def add_reference(self, block: bytes, difference: int) -> None:
-        """A save holds the block (+1) or lets it go (-1)."""
+        """A save holds the block or point (+1) or lets it go (-1)."""
         usage = self.usage(block)
         self._set_usage(block, usage, replace(usage, refs=max(0, usage.refs + difference)))
 
@@ -178,8 +238,8 @@ class Update:
     def put_manifest(self, name: str, manifest: ManifestRecord) -> None:
         """Write a save, in place of one of the same name."""
         self.delete_manifest(name)
-        for block in manifest.ids:
-            self.add_reference(block, +1)
+        for held in manifest.held:
+            self.add_reference(held, +1)
         key = name.encode()
         self.txn.put(key, manifest.encode(key), db=self._env.man)
         self.ledger = replace(self.ledger, n_manifests=self.ledger.n_manifests + 1)
@@ -190,15 +250,15 @@ class Update:
         if manifest is None:
             return None
         self.txn.delete(name.encode(), db=self._env.man)
-        for block in manifest.ids:
-            if read_usage(self._env, self.txn, block) is not None:
-                self.add_reference(block, -1)
+        for held in manifest.held:
+            if read_usage(self._env, self.txn, held) is not None:
+                self.add_reference(held, -1)
         self.ledger = replace(self.ledger, n_manifests=self.ledger.n_manifests - 1)
         return manifest
 
     def clear(self) -> None:
         """Remove all blocks and saves; fingerprints and digests of files stay."""
-        for name in ("idx", "dat", "kid", "use", "lru", "man", "qua"):
+        for name in ("idx", "pnt", "dat", "kid", "use", "lru", "man", "qua"):
             self.txn.drop(getattr(self._env, name), delete=False)
         self.ledger = Ledger(clock_ms=self.ledger.clock_ms, sequence=self.ledger.sequence)
 
@@ -217,12 +277,29 @@ class Update:
         self.txn.put(key, seal(key, (1, digest, self.now_ms)), db=self._env.wid)
 
     def eviction_order(self) -> Iterator[bytes]:
-        """Ids of blocks that may go, the least valuable first.
+        """Ids of blocks and points that may go, the least valuable first.
 
         Removing one while iterating is not allowed.
         """
         for key in self.txn.cursor(db=self._env.lru).iternext(keys=True, values=False):
             yield bytes(key[8 : 8 + ID_BYTES])
+
+    def _delete_segments(self, id_: bytes, segments: Sequence[SegmentRecord]) -> None:
+        for segment in segments:
+            parts.delete_segment(self.txn, self._env.dat, id_, segment)
+
+    @property
+    def _points_table(self) -> lmdb._Database:
+        assert self._env.pnt is not None, "an owner's file is of the newest schema"
+        return self._env.pnt
+
+    def _put_point(self, key: bytes, record: PointRecord) -> None:
+        self.txn.put(key, record.encode(key), db=self._points_table)
+
+    def _replace_point(self, key: bytes, record: PointRecord) -> None:
+        self._put_point(key, record)
+        usage = self.usage(key[-ID_BYTES:])
+        self._set_usage(key[-ID_BYTES:], usage, replace(usage, n_bytes=record.stored_bytes()))
 
     def _write_segments(
         self, block: bytes, segments: Sequence[Segment], first: int
@@ -256,13 +333,18 @@ class Update:
         before, after = _sums(old), _sums(new)
         self.ledger = replace(
             self.ledger,
-            live_bytes=self.ledger.live_bytes + after[0] - before[0],
-            pinned_bytes=self.ledger.pinned_bytes + after[1] - before[1],
-            n_blocks=self.ledger.n_blocks + after[2] - before[2],
+            **{name: getattr(self.ledger, name) + after[name] - before[name] for name in after},
         )
 
 
-def _sums(usage: Usage | None) -> tuple[int, int, int]:
-    if usage is None:
-        return (0, 0, 0)
-    return (usage.n_bytes, usage.n_bytes if usage.refs else 0, 1)
+def _sums(usage: Usage | None) -> dict[str, int]:
+    """What a record adds to the ledger."""
+    n_bytes = usage.n_bytes if usage else 0
+    is_point = bool(usage and usage.place)
+    return {
+        "live_bytes": n_bytes,
+        "pinned_bytes": n_bytes if usage and usage.refs else 0,
+        "n_blocks": int(usage is not None and not is_point),
+        "n_points": int(is_point),
+        "point_bytes": n_bytes if is_point else 0,
+    }

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
-from store.insertion import Job, Outcome, Progress, WriteResult, evict, put_next
+from store.insertion import Job, Progress, evict, missing_bytes, put_next
 from store.ownership import Ownership
 from store.pins import Pins
 from store.recovery import Recovery
+from store.requests import Outcome, WriteResult
 from store.room import VICTIMS_PER_COMMIT, Room
 from store.statistics import Counters
-from store.update import Update, has_block, run_update
+from store.update import Update, run_update
 from store.writequeue import Order, WriteQueue
 
 BATCH_BYTES = 16 << 20
@@ -128,7 +129,7 @@ class Writer:
             self._saving.release(block)
 
     def prune(self, down_to: int, timeout: float) -> int:
-        """Evict until `down_to` live bytes remain, some blocks per transaction; return how many went."""
+        """Evict until `down_to` live bytes remain, some records per transaction; return how many went."""
         total = 0
         while True:
             n_blocks, _ = self.order(
@@ -259,8 +260,8 @@ class Writer:
     def _with_room(self, jobs: list[Job]) -> list[Job]:
         """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
         while jobs:
-            own = frozenset(block for job in jobs for block, _, _ in job.links)
-            missing = [self._missing(job) for job in jobs]
+            own = frozenset().union(*(job.ids for job in jobs))
+            missing = [self._env.read(partial(missing_bytes, self._env, job=job)) for job in jobs]
             reason = self._room.why_never(max(map(sum, missing))) or self._room.make(
                 sum(map(_next_batch, missing)), partial(self._is_held, own)
             )
@@ -278,13 +279,6 @@ class Writer:
 
     def _is_held(self, own: frozenset[bytes], block: bytes) -> bool:
         return block in own or self._is_pinned(block)
-
-    def _missing(self, job: Job) -> list[int]:
-        """Sizes of the blocks that are still to be written for `job`."""
-        ahead = job.request.blocks[job.progress.done :]
-        ids = [job.links[block.index][0] for block in ahead]
-        stored = self._env.read(lambda txn: [has_block(self._env, txn, block) for block in ids])
-        return [block.n_bytes for block, there in zip(ahead, stored, strict=True) if not there]
 
     def _put_batch(
         self,
@@ -377,7 +371,7 @@ class Writer:
 
 
 def _next_batch(missing: list[int]) -> int:
-    """Bytes that the next transaction may add for a job: a batch and the block that passes its bound."""
+    """Bytes that the next transaction may add for a job: a batch and the step that passes its bound."""
     total = 0
     for n_bytes in missing:
         total += n_bytes

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     verb("doctor", "models, damage found so far, and what to do about it")
     verb("repair", "make the records agree again, dropping what cannot be saved")
-    verb("prune", "evict the least recently used blocks").add_argument(
+    verb("prune", "evict what was used least recently").add_argument(
         "--to", type=_size, required=True, metavar="SIZE", help="bytes to keep, e.g. 4G; saves always stay"
     )
     verb("compact", "return freed space to the disk and erase what was deleted")
@@ -123,6 +123,7 @@ def _show(store: Store, args: argparse.Namespace) -> int:
     )
     shown = _plain(manifest.info) | {
         "n_restorable": manifest.n_restorable,
+        "n_resumable_point": manifest.n_point,
         "made_with": {name: _readable(value) for name, value in fields},
     }
     if args.json:
@@ -132,7 +133,8 @@ def _show(store: Store, args: argparse.Namespace) -> int:
 
 
 def _stats(store: Store, args: argparse.Namespace) -> int:
-    gauges = ("n_blocks", "n_manifests", "live_bytes", "pinned_bytes", "file_bytes")
+    counts = ("n_blocks", "n_points", "n_manifests")
+    gauges = (*counts, "live_bytes", "point_bytes", "pinned_bytes", "file_bytes")
     known = asdict(store.statistics())
     shown = {name: known[name] for name in gauges}
     lines = [f"{n:14} {_bytes(v) if n.endswith('bytes') else v}" for n, v in shown.items()]
@@ -143,7 +145,9 @@ def _stats(store: Store, args: argparse.Namespace) -> int:
 def _verify(store: Store, args: argparse.Namespace) -> int:
     found = store.administration.verify(deep=args.deep)
     read = f", {_bytes(found.n_bytes)} compared" if args.deep else ""
-    verdict = f"{found.n_blocks} blocks{read}, {len(found.problems) or 'no'} problems"
+    verdict = (
+        f"{found.n_blocks} blocks, {found.n_points} points{read}, {len(found.problems) or 'no'} problems"
+    )
     _print(args, asdict(found), "\n".join((*found.problems, verdict)))
     return 2 if found.problems else 0
 
@@ -157,8 +161,8 @@ def _doctor(store: Store, args: argparse.Namespace) -> int:
     for info in models:
         fields = dict(info.fields)
         name = _readable(fields.get("architecture", "unknown architecture"))
-        lines.append(f"model   {info.id.hex()[:16]}  {name}: {info.n_blocks} blocks")
-    lines += [f"damage  {_time(when)}  block {block.hex()[:16]}: {why}" for block, when, why in notes]
+        lines.append(f"model   {info.id.hex()[:16]}  {name}: {info.n_blocks} blocks, {info.n_points} points")
+    lines += [f"damage  {_time(when)}  {id_.hex()[:16]}: {why}" for id_, when, why in notes]
     lines += [f"problem {problem}" for problem in found.problems]
     aside = store.administration.set_aside()
     if aside is not None:
@@ -170,7 +174,7 @@ def _doctor(store: Store, args: argparse.Namespace) -> int:
         lines.append("advice  `emberd store repair` makes the records agree again")
     shown = {
         "models": [
-            {"id": i.id.hex(), "n_blocks": i.n_blocks, "n_bytes": i.n_bytes}
+            {"id": i.id.hex(), "n_blocks": i.n_blocks, "n_points": i.n_points, "n_bytes": i.n_bytes}
             | {"fields": {name: _readable(value) for name, value in i.fields}}
             for i in models
         ],
@@ -189,10 +193,10 @@ def _repair(store: Store, args: argparse.Namespace) -> int:
 
 
 def _prune(store: Store, args: argparse.Namespace) -> int:
-    n_blocks = store.administration.prune(down_to=args.to)
+    n_evicted = store.administration.prune(down_to=args.to)
     left = store.statistics().live_bytes
-    shown = {"n_blocks": n_blocks, "live_bytes": left}
-    _print(args, shown, f"{n_blocks} blocks evicted, {_bytes(left)} left")
+    shown = {"n_evicted": n_evicted, "live_bytes": left}
+    _print(args, shown, f"{n_evicted} blocks and points evicted, {_bytes(left)} left")
     return 0
 
 

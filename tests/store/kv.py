@@ -9,11 +9,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from store import BLOCK, BlockData, BlockRef, Fingerprint, Outcome, Segment, Store, WriteRequest, WriteResult
+from store import (
+    BLOCK,
+    BlockData,
+    BlockRef,
+    Fingerprint,
+    Outcome,
+    PointData,
+    PointRef,
+    Segment,
+    Store,
+    WriteRequest,
+    WriteResult,
+)
 from store.repair import inspect
 
 TILE = 16
 GROUPS = (("full", "f16/1", 704), ("window", "f16/2", 96))
+RING_ROWS, RING_ROW_BYTES = 40, 48
+STATE, RING, LOGITS = "state", "ring", "last logits"
 FINGERPRINT = Fingerprint((("schema", 1), ("weights", b"w" * 32), ("numerics", "dense/1")))
 
 Tokens = npt.NDArray[np.int32]
@@ -78,6 +92,27 @@ def blocks_of(prefix: Tokens, scale: int = 1) -> tuple[BlockData, ...]:
     return tuple(blocks)
 
 
+def rowless_blocks_of(prefix: Tokens) -> tuple[BlockData, ...]:
+    starts = range(0, len(prefix), BLOCK)
+    return tuple(BlockData(start // BLOCK, min(BLOCK, len(prefix) - start), ()) for start in starts)
+
+
+def part_bytes(prefix: Tokens, name: str) -> Bytes:
+    """A part of the point at the end of `prefix`: a state of fixed size, or the latest rows of a ring."""
+    state = int(_prefix_hashes(prefix)[-1])
+    if name == RING:
+        hashes = _prefix_hashes(prefix)[-RING_ROWS:]
+        return np.repeat(hashes, RING_ROW_BYTES // 8).view(np.uint8)
+    size = 5_000 if name == STATE else 800
+    return np.random.default_rng((state, len(name))).integers(0, 256, size, dtype=np.uint8)
+
+
+def point_of(prefix: Tokens, n_tokens: int, *, logits: bool = False) -> PointData:
+    names = (STATE, RING, LOGITS) if logits else (STATE, RING)
+    parts = tuple(Segment(name, name + "/1", 64, part_bytes(prefix[:n_tokens], name)) for name in names)
+    return PointData(n_tokens, parts)
+
+
 class Offer:
     """An offer whose settlement can be waited for."""
 
@@ -89,10 +124,13 @@ class Offer:
         why: str = "prompt_end",
         scale: int = 1,
         first: int = 0,
+        points: Sequence[int] = (),
     ) -> None:
         self.results: list[WriteResult] = []
         self._settled = threading.Event()
-        store.offer(WriteRequest(root, prefix, blocks_of(prefix, scale)[first:], why, self._done))
+        blocks = rowless_blocks_of(prefix) if scale == 0 else blocks_of(prefix, scale)[first:]
+        captured = tuple(point_of(prefix, n_tokens) for n_tokens in points)
+        store.offer(WriteRequest(root, prefix, blocks, why, self._done, captured))
 
     def _done(self, result: WriteResult) -> None:
         self.results.append(result)
@@ -103,8 +141,16 @@ class Offer:
         return self.results[0]
 
 
-def write(store: Store, root: bytes, prefix: Tokens, why: str = "prompt_end", scale: int = 1) -> WriteResult:
-    result = Offer(store, root, prefix, why, scale).wait()
+def write(
+    store: Store,
+    root: bytes,
+    prefix: Tokens,
+    why: str = "prompt_end",
+    scale: int = 1,
+    points: Sequence[int] = (),
+) -> WriteResult:
+    """Offer all of `prefix`, of a model without rows when `scale` is 0, and wait for it."""
+    result = Offer(store, root, prefix, why, scale, points=points).wait()
     assert result.outcome is Outcome.WRITTEN, result
     return result
 
@@ -133,6 +179,35 @@ def restore(store: Store, root: bytes, prompt: Tokens, scale: int = 1) -> int:
         check_rows(prompt, ref, wanted, scale)
         restored += ref.n_rows
     return restored
+
+
+def resume(store: Store, root: bytes, prompt: Tokens, scale: int = 1) -> int:
+    """Load the farthest point of `prompt` that is sound and all blocks up to it; every byte is compared.
+
+    Returns where it lies, 0 when there is none.
+    """
+    match = store.lookup(root, prompt)
+    for ref in match.points:
+        assert ref.n_tokens <= match.n_tokens
+        if load_point(store, ref, prompt):
+            blocks = match.blocks[: -(-ref.n_tokens // BLOCK)]
+            wanted = [[] if scale == 0 else destinations(block, scale) for block in blocks]
+            if all(store.load(block, each) for block, each in zip(blocks, wanted, strict=True)):
+                for block, each in zip(blocks, wanted, strict=True):
+                    check_rows(prompt, block, each, scale)
+                return ref.n_tokens
+    return 0
+
+
+def load_point(store: Store, ref: PointRef, prompt: Tokens) -> bool:
+    prefix = prompt[: ref.n_tokens]
+    expected = {name: part_bytes(prefix, name) for name in sorted(ref.parts)}
+    wanted = [Segment(name, name + "/1", 64, np.full_like(data, 0xEE)) for name, data in expected.items()]
+    if not store.load_point(ref, wanted):
+        return False
+    for segment in wanted:
+        assert np.array_equal(segment.data, expected[segment.group]), f"wrong bytes at {ref.n_tokens}"
+    return True
 
 
 def check_rows(prompt: Tokens, ref: BlockRef, loaded: Sequence[Segment], scale: int = 1) -> None:

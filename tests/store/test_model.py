@@ -1,7 +1,8 @@
 """The store against a model of it: whatever is done in whatever order, no wrong byte and no wrong sum.
 
-The oracle is the set of prefixes ever offered under each root, with the bytes that a model would compute for
-them. A look-up may return less than was written only if something was evicted, damaged or dropped.
+The oracle is the set of prefixes ever offered under each root, and of the points offered with them, with the
+bytes that a model would compute for them. A look-up may return less than was written only if something was
+evicted, damaged or dropped, or thinned out among the points of its prompt.
 """
 
 import tempfile
@@ -21,9 +22,11 @@ from tests.store import kv
 BUDGET = 3 << 20
 MEMORY = Path("/dev/shm")
 SCALE = 8
+MAX_POINTS = 3
 RUNS = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from((3, 40, 96, 130, 256, 300))), min_size=1, max_size=4
 )
+SHARES = st.sets(st.sampled_from((0.1, 0.3, 0.5, 0.8, 1.0)), max_size=4)
 NAMES = st.sampled_from(("a", "b", "c"))
 OTHER = Fingerprint((*kv.FINGERPRINT.fields, ("salt", b"other")))
 
@@ -34,7 +37,8 @@ class StoreMachine(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.exists() else None)
         self._path = Path(self._folder.name)
         self._offered: dict[bytes, list[kv.Tokens]] = {}
-        self._saves: dict[str, tuple[bytes, kv.Tokens]] = {}
+        self._points: dict[bytes, list[kv.Tokens]] = {}
+        self._saves: dict[str, tuple[bytes, kv.Tokens, int]] = {}
         self._lossless = True
 
     @initialize()
@@ -42,35 +46,41 @@ class StoreMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
-        self.store = kv.open_store(self._path, BUDGET)
+        self.store = kv.open_store(self._path, BUDGET, max_points=MAX_POINTS)
         self.roots = [self.store.register(fingerprint) for fingerprint in (kv.FINGERPRINT, OTHER)]
 
     def teardown(self) -> None:
         self.store.close()
         self._folder.cleanup()
 
-    @rule(which=st.integers(0, 1), runs=RUNS)
-    def offer(self, which: int, runs: list[tuple[int, int]]) -> None:
+    @rule(which=st.integers(0, 1), runs=RUNS, shares=SHARES)
+    def offer(self, which: int, runs: list[tuple[int, int]], shares: set[float]) -> None:
         prefix = kv.tokens(*runs)
-        result = kv.Offer(self.store, self.roots[which], prefix, scale=SCALE).wait()
+        root = self.roots[which]
+        points = sorted({max(1, int(share * len(prefix))) for share in shares})
+        result = kv.Offer(self.store, root, prefix, scale=SCALE, points=points).wait()
         if result.outcome is Outcome.WRITTEN:
             assert result.n_tokens == len(prefix)
-            self._offered.setdefault(self.roots[which], []).append(prefix)
-            self._heal(self.roots[which], prefix)
+            self._offered.setdefault(root, []).append(prefix)
+            self._points.setdefault(root, []).extend(prefix[:n_tokens] for n_tokens in points)
+            self._heal(root, prefix, points)
         else:
             assert "budget" in result.reason
             self._lossless = False
         if self.store.statistics().evicted:
             self._lossless = False
 
-    def _heal(self, root: bytes, prefix: kv.Tokens) -> None:
+    def _heal(self, root: bytes, prefix: kv.Tokens, points: list[int]) -> None:
         """Damage not met so far shows itself at the restore; writing the prefix again then mends it."""
-        for _ in range(1 if self._intact else 9):
-            if kv.restore(self.store, root, prefix, SCALE) == len(prefix):
+        last = points[-1] if points else 0
+        for _ in range(1 if self._intact else 12):
+            restored = kv.restore(self.store, root, prefix, SCALE)
+            if restored == len(prefix) and kv.resume(self.store, root, prefix, SCALE) >= last:
                 return
             assert self.store.flush(20)
-            kv.write(self.store, root, prefix, scale=SCALE)
+            kv.write(self.store, root, prefix, scale=SCALE, points=points)
         assert kv.restore(self.store, root, prefix, SCALE) == len(prefix)
+        assert kv.resume(self.store, root, prefix, SCALE) >= last
 
     @rule(which=st.integers(0, 1), runs=RUNS)
     def restore(self, which: int, runs: list[tuple[int, int]]) -> None:
@@ -81,6 +91,15 @@ class StoreMachine(RuleBasedStateMachine):
         assert restored <= best, "more was restored than was ever written"
         if self._lossless:
             assert restored == best
+        self._resume(root, prompt)
+
+    def _resume(self, root: bytes, prompt: kv.Tokens) -> None:
+        """Only where a point was offered, and there if there were never too many."""
+        resumed = kv.resume(self.store, root, prompt, SCALE)
+        usable = [p for p in self._points.get(root, []) if _common(prompt, p) == len(p)]
+        assert resumed in {0, *map(len, usable)}
+        if self._lossless and len({point.tobytes() for point in self._points.get(root, [])}) <= MAX_POINTS:
+            assert resumed == max(map(len, usable), default=0)
 
     @rule(name=NAMES, which=st.integers(0, 1), data=st.data())
     def save(self, name: str, which: int, data: st.DataObject) -> None:
@@ -90,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
             prefix = data.draw(st.sampled_from(known))
             info = self.store.save_manifest(name, root, prefix)
             assert info.n_tokens == len(prefix)
-            self._saves[name] = (root, prefix)
+            self._saves[name] = (root, prefix, info.n_point)
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
@@ -106,12 +125,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def recall(self, name: str) -> None:
         if name in self._saves:
-            root, prefix = self._saves[name]
+            root, prefix, n_point = self._saves[name]
             manifest = self.store.manifest(name)
             assert np.array_equal(manifest.tokens, prefix)
             if self._intact:
                 assert manifest.n_restorable == len(prefix)
                 assert kv.restore(self.store, root, prefix, SCALE) == len(prefix)
+                assert manifest.info.n_point == n_point
+                assert kv.resume(self.store, root, prefix, SCALE) >= n_point
 
     @rule()
     def reopen(self) -> None:

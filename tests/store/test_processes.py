@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from store import Damaged, Store, StoreBusy, StoreUnusable, WriteRefused
-from store.environment import SCHEMA
 from store.records import seal
+from store.schema import SCHEMA
 from tests.store import kv
 
 READ_BESIDE = """

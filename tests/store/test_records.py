@@ -12,6 +12,7 @@ from store.records import (
     BlockRecord,
     Ledger,
     ManifestRecord,
+    PointRecord,
     Record,
     SegmentRecord,
     Usage,
@@ -25,18 +26,22 @@ SEGMENTS = (
 )
 EXAMPLES: tuple[Record, ...] = (
     BlockRecord(b"f" * 8, b"p" * 32, 3, b"\1\0\0\0" * 256, SEGMENTS, 1_700_000_000_000),
-    Usage(1, 2, 3, 4, 5),
+    BlockRecord(b"f" * 8, b"p" * 32, 3, b"\1\0\0\0" * 9, (), 1_700_000_000_000, rowless=True),
+    PointRecord(b"f" * 8, b"p" * 32, 777, b"\1\0\0\0" * 9, SEGMENTS, 1_700_000_000_000),
+    Usage(1, 2, 3, 4, 5, b"place"),
     Ledger(1, 2, 3, 4, 5, 6),
     ManifestRecord(b"f" * 32, b"r" * 32, 300, b"i" * 64, "note", "model", 7),
 )
 
+IDS = [f"{i}-{type(record).__name__}" for i, record in enumerate(EXAMPLES)]
 
-@pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
+
+@pytest.mark.parametrize("record", EXAMPLES, ids=IDS)
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
     assert type(record).decode(b"key", record.encode(b"key")) == record
 
 
-@pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", EXAMPLES, ids=IDS)
 def test_every_flipped_bit_of_a_record_is_noticed(record: Record) -> None:
     sound = record.encode(b"key")
     for at in range(0, len(sound) * 8, 7):
@@ -52,7 +57,14 @@ def test_a_record_under_another_key_is_noticed() -> None:
 
 
 def test_fields_that_a_later_version_appended_are_ignored() -> None:
-    assert Usage.decode(b"k", seal(b"k", (1, 1, 2, 3, 4, 5, "new"))) == Usage(1, 2, 3, 4, 5)
+    assert Usage.decode(b"k", seal(b"k", (1, 1, 2, 3, 4, 5, b"p", "new"))) == Usage(1, 2, 3, 4, 5, b"p")
+
+
+def test_fields_that_an_earlier_version_lacked_have_their_defaults() -> None:
+    assert Usage.decode(b"k", seal(b"k", (1, 1, 2, 3, 4, 5))) == Usage(1, 2, 3, 4, 5, b"")
+    bare = (1, b"f" * 8, b"p" * 32, 3, b"\1\0\0\0" * 256, (), 7)
+    assert not BlockRecord.decode(b"k", seal(b"k", bare)).is_restorable
+    assert BlockRecord.decode(b"k", seal(b"k", (*bare, True))).is_restorable
 
 
 @pytest.mark.parametrize("fields", [(2, 1, 2, 3, 4, 5), (1, 1, 2), ("1", 1, 2, 3, 4, 5)])

@@ -95,7 +95,7 @@ def test_export_and_import_move_a_save(
 
 def test_prune_and_compact_shrink_the_store(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = answer(capsys, "stats", "--store-path", state)
-    assert answer(capsys, "prune", "--to", "1K", "--store-path", state)["n_blocks"] == 2
+    assert answer(capsys, "prune", "--to", "1K", "--store-path", state)["n_evicted"] == 2
     sizes = answer(capsys, "compact", "--store-path", state)
     assert sizes["bytes_after"] < sizes["bytes_before"]
     after = answer(capsys, "stats", "--store-path", state)
