@@ -10,6 +10,7 @@ from runtime.gguf import ModelFile
 from runtime.kernels import mamba as ops
 from runtime.kernels.job import f32_bits
 from runtime.kernels.simd import LANES
+from runtime.kernels.tape import SCRATCH
 from runtime.plan.builder import Plan
 from runtime.plan.convolution import convolve
 from runtime.plan.values import Rows, Source
@@ -46,6 +47,8 @@ class StateSpace:
             raise UnsupportedModel(
                 f"{f.path.name}: {self.n_inner} channels of {self.n_state} states are not whole {LANES}s"
             )
+        if 4 * self.n_inner > SCRATCH:
+            raise UnsupportedModel(f"{f.path.name}: {self.n_inner} channels are not supported")
         return self
 
     @property
