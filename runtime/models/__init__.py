@@ -43,6 +43,7 @@ _FILES = {
     "hunyuan-dense": "hunyuan",
     "hunyuan-moe": "hunyuan",
     "jina-bert-v2": "bert",
+    "kimi-linear": "kimi_linear",
     "lfm2": "lfm2",
     "lfm2moe": "lfm2",
     "llama": "llama",

@@ -288,9 +288,9 @@ class Weights:
         return known
 
     def values(self, name: str, width: int) -> npt.NDArray[np.float32]:
-        """A 1-D tensor as float32 [width]."""
+        """A 1-D tensor, but for dims of 1, as float32 [width]."""
         tensor = self.info(name)
-        if tensor.shape[0] != width or any(n != 1 for n in tensor.shape[1:]):
+        if [m for m in tensor.shape if m != 1] != [m for m in (width,) if m != 1]:
             raise ModelError(
                 f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected [{width}]"
             )

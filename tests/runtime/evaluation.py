@@ -24,7 +24,7 @@ MOE_ARCHS = (
     *("bailingmoe2", "minimax-m2", "step35", "glm4moe", "gpt-oss", "llama4", "gemma4-moe"),
 )
 LATENT_ARCHS = ("deepseek2", "deepseek2-lite", "deepseek32", "glm-dsa")
-DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next")
+DELTA_ARCHS = ("qwen35", "qwen35moe", "qwen3next", "kimi-linear")
 RECURRENT_ARCHS = ("mamba", "mamba2", "rwkv7")
 HYBRID_ARCHS = (
     *("lfm2", "lfm2moe", "falcon-h1", "granitehybrid", "granitehybrid-dense", "nemotron_h"),

@@ -103,6 +103,10 @@ def test_every_supported_architecture_is_held_to_an_oracle() -> None:
         ("gemma4", "gemma4.attention.shared_kv_layers=int:4", "4 of 5 layers cannot share"),
         ("gemma4", "gemma4.attention.key_length_swa=int:32", "attn_q.weight has shape"),
         ("gemma4", "gemma4.embedding_length_per_layer_input=int:0", "inp_gate.weight is unknown"),
+        ("kimi-linear", "kimi-linear.kda.head_dim=int:0", "4 heads over 4 of 0 values makes no sense"),
+        ("kimi-linear", "kimi-linear.kda.head_dim=int:8", "4 heads of 8 values is not supported"),
+        ("kimi-linear", "kimi-linear.attention.head_count=int:0", "make"),
+        ("kimi-linear", "kimi-linear.ssm.conv_kernel=int:3", r"ssm_conv1d_q.weight has shape \[4, 1, 64\]"),
         ("qwen3next", "qwen3next.ssm.group_count=int:1", "attn_qkv.weight has shape"),
     ],
 )
