@@ -53,6 +53,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     rotate_v: bool
     ram_budget: int
     slot_prompt_similarity: float
+    ctx_checkpoints: int
+    ctx_checkpoints_interval: int
+    ctx_checkpoints_tolerance: int
+    ctx_checkpoints_eviction: str
     cache_prompt: bool
 
     store: str

@@ -19,12 +19,17 @@ from daemon.settings import Defaults
 from daemon.templates import CHATML, AnyTemplate, BrokenTemplate, ChatTemplate
 from daemon.text import encode_text
 from runtime.engine.config import EngineConfig
+from runtime.engine.resume import CheckpointPolicy, Eviction
 from runtime.memory.layout import BLOCK, MemoryLayout
 from runtime.model import LoadedModel, ModelOptions, load_model
 from runtime.pooling import Pooling
 from runtime.readout import Readout
 
 Report = Callable[[str, float], None]
+
+_MOST_POINT_BYTES = 2 << 30
+# Blocks of a model without keys and values take no memory but for their tokens.
+_MOST_BLOCKS_BEYOND = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +155,27 @@ def choose_template(config: Config, model: ServedModel) -> AnyTemplate:
 
 
 def engine_config(config: Config, layout: MemoryLayout, n_ctx: int) -> EngineConfig:
-    """The pool holds every slot's context, and as many prefixes beyond as --ram-budget allows."""
+    """The pool holds every slot's context, and as many prefixes beyond as --ram-budget allows.
+
+    Of the budget, points of a model with a tail may take a quarter, and what slots have of it comes off too.
+    """
     needed = config.n_parallel * (-(-n_ctx // BLOCK) + 1)
-    affordable = config.ram_budget // max(1, layout.block_bytes)
+    budget, point_bytes, tail = config.ram_budget, 0, layout.tail
+    if tail is not None:
+        point_bytes = min(_MOST_POINT_BYTES, budget // 4)
+        budget -= point_bytes + config.n_parallel * (2 * tail.state_bytes + tail.ring_offsets[-1])
+    affordable = min(max(0, budget) // max(1, layout.block_bytes), needed + _MOST_BLOCKS_BEYOND)
     return EngineConfig(
         n_slots=config.n_parallel,
         n_ctx=n_ctx,
         n_blocks=max(needed, affordable),
         similarity=config.slot_prompt_similarity,
         max_queue=config.n_parallel + config.queue_size,
+        checkpoints=CheckpointPolicy(
+            config.ctx_checkpoints,
+            config.ctx_checkpoints_interval,
+            config.ctx_checkpoints_tolerance,
+            Eviction(config.ctx_checkpoints_eviction),
+        ),
+        point_bytes=point_bytes,
     )

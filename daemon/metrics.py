@@ -87,6 +87,9 @@ def _engine_metrics(engine: EngineStatistics, rates: Rates) -> Iterator[Metric]:
     yield _counter("emberd:steps", "Number of steps of the engine", engine.steps_total)
     yield _gauge("emberd:pool_blocks_used", "Blocks of the pool in use", engine.kv_blocks_used)
     yield _gauge("emberd:pool_blocks", "Blocks of the pool", engine.kv_blocks_total)
+    yield _gauge(
+        "emberd:points_bytes", "Bytes of the points that prompts can go on from", engine.points_bytes
+    )
 
 
 def _store_metrics(store: Mapping[str, int | float | str]) -> Iterator[Metric]:

@@ -133,6 +133,7 @@ def _slot(state: SlotState, defaults: Defaults) -> dict[str, Any]:
         "n_tokens": state.n_tokens,
         "cache_source": str(state.cache_source),
         "cache_reason": state.cache_reason,
+        "n_checkpoints": state.n_checkpoints,
         "params": params,
         "next_token": [
             {

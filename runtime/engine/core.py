@@ -110,7 +110,7 @@ class Core:
         return self._restorer.next_deadline()
 
     def statistics(self) -> EngineStatistics:
-        return self.counters.statistics(self.pool, self.slots, len(self._waiting))
+        return self.counters.statistics(self.index, self.slots, len(self._waiting))
 
     def accept(self, message: Message) -> None:
         match message:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from runtime.engine.messages import EngineStatistics
 from runtime.engine.slot import Slot
-from runtime.memory.pool import BlockPool
+from runtime.memory.prefix import PrefixIndex
 
 
 @dataclass(slots=True)
@@ -21,8 +21,9 @@ class Counters:
     busy_slots: int = 0
     n_tokens_max: int = 0
 
-    def statistics(self, pool: BlockPool, slots: Sequence[Slot], n_waiting: int) -> EngineStatistics:
+    def statistics(self, index: PrefixIndex, slots: Sequence[Slot], n_waiting: int) -> EngineStatistics:
         """The counters together with the gauges of this moment."""
+        pool = index.pool
         return EngineStatistics(
             prompt_tokens_total=self.prompt_tokens,
             prompt_tokens_cached_total=self.prompt_tokens_cached,
@@ -37,6 +38,7 @@ class Counters:
             kv_blocks_used=pool.n_used,
             kv_blocks_total=pool.n_blocks,
             kv_tokens=sum(slot.sequence.n_tokens for slot in slots),
+            points_bytes=index.point_bytes,
             steps_total=self.steps,
             slots=tuple(slot.state() for slot in slots),
         )

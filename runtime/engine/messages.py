@@ -183,6 +183,7 @@ class SlotState:
     n_remain: int = -1
     has_next_token: bool = False
     has_new_line: bool = False
+    n_checkpoints: int = 0
     cache_source: CacheSource = CacheSource.NONE
     cache_reason: str = ""
     sampling: SamplingParams = SamplingParams()
@@ -207,5 +208,6 @@ class EngineStatistics:
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
     kv_tokens: int = 0
+    points_bytes: int = 0
     steps_total: int = 0
     slots: tuple[SlotState, ...] = field(default=())

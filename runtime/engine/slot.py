@@ -89,9 +89,11 @@ class Slot:
 
     def state(self) -> SlotState:
         task = self.task
-        n_tokens = self.sequence.n_tokens
+        n_tokens, n_points = self.sequence.n_tokens, len(self.sequence.points())
         if task is None:
-            return SlotState(self.id, self.sequence.capacity, not self.idle, n_tokens=n_tokens)
+            return SlotState(
+                self.id, self.sequence.capacity, not self.idle, n_tokens=n_tokens, n_checkpoints=n_points
+            )
         request, answer, timings = task.request, task.answer, task.timings
         return SlotState(
             id=self.id,
@@ -106,6 +108,7 @@ class Slot:
             n_remain=answer.n_remain,
             has_next_token=self.running,
             has_new_line=answer.has_new_line,
+            n_checkpoints=n_points,
             cache_source=timings.cache_source,
             cache_reason=timings.cache_reason,
             sampling=request.sampling,
