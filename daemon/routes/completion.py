@@ -39,6 +39,8 @@ def register(app: QuartTrio, service: Service) -> None:
             raise ApiError(501, "Field 'echo': repeating the prompt is not supported yet")
         if body.suffix:
             raise ApiError(501, "Field 'suffix': completing the middle is not supported yet")
+        if (body.best_of or 1) > (body.n or body.n_cmpl or 1):
+            raise ApiError(501, "Field 'best_of': choosing the best of several is not supported yet")
         prompts, _ = await _prepare(body)
         settings = await _settings(body)
         completions = make_completions(service, prompts, settings)

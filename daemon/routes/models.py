@@ -7,7 +7,9 @@ from quart import Response
 from quart_trio import QuartTrio
 
 from daemon.build_info import BUILD
+from daemon.codex import codex_record
 from daemon.errors import ApiError
+from daemon.model import ServedModel
 from daemon.native_format import settings_json
 from daemon.replies import json_reply, request_body
 from daemon.requests import PropsRequest, decode
@@ -53,28 +55,7 @@ def _models(ready: Ready) -> dict[str, Any]:
     del meta["architecture"]
     return {
         "object": "list",
-        "models": [
-            {
-                "name": model.name,
-                "model": model.name,
-                "modified_at": "",
-                "size": "",
-                "digest": "",
-                "type": "model",
-                "description": "",
-                "tags": list(model.tags) or [""],
-                "capabilities": ["completion"],
-                "parameters": "",
-                "details": {
-                    "parent_model": "",
-                    "format": "gguf",
-                    "family": model.meta.architecture,
-                    "families": [model.meta.architecture],
-                    "parameter_size": "",
-                    "quantization_level": model.meta.ftype,
-                },
-            }
-        ],
+        "models": [_ollama_record(model) | codex_record(model)],
         "data": [
             {
                 "id": model.name,
@@ -88,6 +69,30 @@ def _models(ready: Ready) -> dict[str, Any]:
                 "meta": meta | {"n_ctx": model.n_ctx},
             }
         ],
+    }
+
+
+def _ollama_record(model: ServedModel) -> dict[str, Any]:
+    """As llama.cpp's server has it."""
+    return {
+        "name": model.name,
+        "model": model.name,
+        "modified_at": "",
+        "size": "",
+        "digest": "",
+        "type": "model",
+        "description": "",
+        "tags": list(model.tags) or [""],
+        "capabilities": ["completion"],
+        "parameters": "",
+        "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": model.meta.architecture,
+            "families": [model.meta.architecture],
+            "parameter_size": "",
+            "quantization_level": model.meta.ftype,
+        },
     }
 
 

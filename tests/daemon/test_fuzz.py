@@ -45,14 +45,7 @@ def fuzz(operation: Any, mode: GenerationMode) -> Counter[int]:
     return statuses
 
 
-TEXT = [
-    "/completion",
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/messages",
-    "/v1/responses",
-    "/apply-template",
-]
+TEXT = ["/completion", "/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"]
 VECTORS = ["/embedding", "/v1/embeddings"]
 
 

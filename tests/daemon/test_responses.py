@@ -148,3 +148,17 @@ def test_the_official_client_asks_and_follows_a_stream(daemon: RunningDaemon) ->
         assert helper.get_final_response().output_text == " w0 w1"
     with pytest.raises(openai.BadRequestError, match="previous_response_id"):
         client.responses.create(model="any", input="hi", previous_response_id="resp_1")
+
+
+@pytest.mark.parametrize("empty", ["", []])
+def test_codexs_probe_of_a_server_is_answered(daemon: RunningDaemon, empty: Any) -> None:
+    response = daemon.post("/v1/responses", {"model": "any", "input": empty, "max_output_tokens": 1})
+    assert response.status_code == 200
+    assert {"id", "output"} <= response.json().keys()
+
+
+def test_tools_that_only_openais_servers_run_are_ignored(daemon: RunningDaemon) -> None:
+    tools = [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}, {"type": "local_shell"}]
+    assert daemon.post("/v1/responses", {"input": "a", "tools": tools}).status_code == 200
+    function = {"type": "function", "name": "f", "parameters": {}}
+    assert "Field 'tools'" in daemon.error("/v1/responses", {"input": "a", "tools": [*tools, function]}, 501)

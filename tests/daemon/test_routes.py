@@ -47,6 +47,24 @@ def test_models_describe_the_file(daemon: RunningDaemon) -> None:
     assert body["models"][0]["name"] == "test-model"
 
 
+def test_the_codex_command_line_finds_its_catalogue(daemon: RunningDaemon) -> None:
+    (record,) = daemon.client.get("/v1/models").json()["models"]
+    n_ctx = daemon.client.get("/props").json()["default_generation_settings"]["n_ctx"]
+    assert (record["slug"], record["visibility"], record["supported_in_api"]) == ("test-model", "list", True)
+    assert record["truncation_policy"] == {"mode": "tokens", "limit": n_ctx}
+    assert record["context_window"] == record["max_context_window"] == n_ctx
+    assert record["auto_compact_token_limit"] == n_ctx * 9 // 10
+    asked = """slug display_name description default_reasoning_level supported_reasoning_levels shell_type
+        visibility supported_in_api priority additional_speed_tiers service_tiers default_service_tier
+        availability_nux upgrade base_instructions model_messages supports_reasoning_summaries
+        default_reasoning_summary support_verbosity default_verbosity apply_patch_tool_type
+        web_search_tool_type truncation_policy supports_parallel_tool_calls supports_image_detail_original
+        context_window max_context_window auto_compact_token_limit effective_context_window_percent
+        experimental_supported_tools input_modalities supports_search_tool use_responses_lite
+        auto_review_model_override tool_mode multi_agent_version"""
+    assert set(asked.split()) <= record.keys()
+
+
 def test_props_show_defaults_in_both_peers_places(daemon: RunningDaemon) -> None:
     body = daemon.client.get("/props").json()
     defaults = body["default_generation_settings"]

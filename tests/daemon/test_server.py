@@ -23,7 +23,7 @@ from daemon.errors import ApiError
 from daemon.loading import Prepared, Report
 from daemon.serve import StartFailed, run
 from runtime.engine import Failed, GenerateRequest
-from runtime.errors import ModelError, RuntimeFault
+from runtime.errors import ModelError, NothingToSample, RuntimeFault
 from tests.daemon.harness import RunningDaemon, events, prepare_fake, until
 
 
@@ -305,6 +305,11 @@ def test_an_unexpected_error_tells_nothing_of_the_inside(daemon: RunningDaemon) 
 def test_a_failing_request_keeps_its_own_status(daemon: RunningDaemon) -> None:
     daemon.engine.failure = ApiError(503, "busy")
     assert daemon.error("/completion", {"prompt": "a"}, 503) == "busy"
+
+
+def test_biases_that_leave_nothing_to_say_are_the_requests_fault(daemon: RunningDaemon) -> None:
+    daemon.engine.failure = NothingToSample("bias and penalties leave no token to sample")
+    assert "bias" in daemon.error("/completion", {"prompt": "a"}, 400)
 
 
 def test_silent_streams_carry_comments(daemon: RunningDaemon) -> None:
