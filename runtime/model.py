@@ -36,7 +36,8 @@ class ModelOptions:
 
     `max_runs` bounds the sequences of a step, `max_outputs` the rows of a step that can have logits.
     `embeddings` makes a model that computes hidden states instead of logits; encoders do nothing else, and
-    keep keys and values in f32.
+    keep keys and values in f32. `draft` makes one whose logits at a position are those of the token after the
+    next one, by the block that a file may have for that.
     """
 
     n_ctx: int = 0
@@ -50,6 +51,7 @@ class ModelOptions:
     rotate_k: bool = False
     rotate_v: bool = False
     embeddings: bool = False
+    draft: bool = False
     repack: bool = True
     overrides: Sequence[str] = ()
 
@@ -88,7 +90,7 @@ def load_model(
     are compiled or loaded from the cache. Errors: ModelError, also for a file that changes meanwhile.
     """
     file = open_model(path, overrides=options.overrides)
-    build = builder(file.architecture)
+    build = builder(file.architecture, draft=options.draft)
     tokenizer = load_tokenizer(file)
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train

@@ -16,13 +16,15 @@ import numba as nb
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from runtime.kernels.job import ROWS
+from runtime.kernels.job import ROW_POSITION, ROW_RUN, ROWS, RUN_TABLE, RUN_WORDS
+from runtime.kernels.latent_rows import gather
 from runtime.kernels.simd import (
     VB,
     fma,
     inline,
     lane_index,
     ld_f32,
+    ld_i64,
     load_f32,
     select,
     splat_f32,
@@ -105,6 +107,23 @@ def spread(a, job, ith, nth, ctl):
             v = load_f32(x + j * ldx + i)
             for s in range(STREAMS):
                 store(out + j * ldo + 4 * n * s + i, v)
+
+
+@Op
+def previous(a, job, ith, nth, ctl):
+    """(source of `latent_rows`, n, out, ldo): out = the row of the position before, zeros for the first"""
+    source, n, out, ldo, rows = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), variable(job, ROWS)
+    while True:
+        j = grab(ctl, nth, 1)
+        if j >= rows:
+            break
+        at, position = out + j * ldo, ld_i64(variable(job, ROW_POSITION) + 8 * j)
+        if position == 0:
+            for i in range(0, 4 * n, VB):
+                store(at + i, splat_f32(nb.float32(0.0)))
+            continue
+        run_at = variable(job, RUN_TABLE) + ld_i64(variable(job, ROW_RUN) + 8 * j) * 8 * RUN_WORDS
+        gather(source, run_at, nb.int64(0), position - 1, position, at)
 
 
 @Op

@@ -20,6 +20,7 @@ _FILES = {
     "command-r": "cohere",
     "deepseek2": "deepseek2",
     "deepseek32": "deepseek32",
+    "deepseek4": "deepseek4",
     "dots1": "dots1",
     "ernie4_5": "llama",
     "ernie4_5-moe": "llama",
@@ -96,12 +97,15 @@ def is_encoder(file: ModelFile) -> bool:
     return file.architecture in _ENCODERS or not causal
 
 
-def builder(architecture: str) -> "Callable[[Plan], None]":
-    """The `build` function of an architecture. Errors: UnsupportedModel when there is none."""
+def builder(architecture: str, *, draft: bool = False) -> "Callable[[Plan], None]":
+    """The `build` function of an architecture, or its `build_draft`. Errors: UnsupportedModel for none."""
     name = _FILES.get(architecture)
     if name is None:
         raise UnsupportedModel(
             f"architecture {architecture!r} is not supported (supported: {', '.join(sorted(SUPPORTED))})"
         )
-    build: Callable[[Plan], None] = import_module(f"runtime.models.{name}").build
+    module = import_module(f"runtime.models.{name}")
+    if draft and not hasattr(module, "build_draft"):
+        raise UnsupportedModel(f"architecture {architecture!r} has no block that predicts a further token")
+    build: Callable[[Plan], None] = module.build_draft if draft else module.build
     return build

@@ -15,6 +15,12 @@ def _spread(s: Sizes, x: int, ldx: int, n: int, streams: int, lds: int) -> Spans
     yield s.rows("streams", streams, lds, hc.STREAMS * n)
 
 
+@touches(hc.previous)
+def _previous(s: Sizes, source: int, n: int, out: int, ldo: int) -> Spans:
+    yield Span("source", source, 8 * lr.R_WORDS)
+    yield s.rows("out", out, ldo, n)
+
+
 @touches(hc.enter)
 def _enter(
     s: Sizes, m: int, ldm: int, scales: int, bases: int, eps: int, iterations: int, streams: int, lds: int,

@@ -11,6 +11,7 @@ from runtime.kernels import norms
 from runtime.kernels.hyperconnect import GATES, STREAMS
 from runtime.kernels.job import f32_bits
 from runtime.plan.builder import Plan
+from runtime.plan.latent import Keys, store
 from runtime.plan.values import Rows, Source
 
 MAX_ITERATIONS = 1000
@@ -51,6 +52,14 @@ def spread(p: Plan, hc: HyperConnections, x: Rows) -> Rows:
     streams = p.buffer("streams", STREAMS * hc.n_embd)
     p.op(ops.spread, x.address, x.ld, hc.n_embd, streams.address, streams.ld)
     return streams
+
+
+def previous(p: Plan, keys: Keys, streams: Rows) -> Rows:
+    """The streams of the position before each; `keys` keeps those of the latest. Zeros before the first."""
+    store(p, keys, streams)
+    out = p.buffer("previous streams", streams.width)
+    p.op(ops.previous, keys.address, streams.width, out.address, out.ld)
+    return out
 
 
 def enter(p: Plan, hc: HyperConnections, streams: Rows, name: str) -> tuple[Rows, Gates]:
