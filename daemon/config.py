@@ -160,8 +160,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+_RENAMED = {"LLAMA_ARG_MODEL_ALIAS": "LLAMA_ARG_ALIAS"}
+"""ik_llama.cpp's names of variables that llama.cpp calls otherwise."""
+
+
 def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     """The configuration and the warnings to show. Raises UsageError with one line that names the flag."""
+    environ = {_RENAMED.get(name, name): value for name, value in environ.items()} | dict(environ)
     parsed = Reader(OPTIONS).read(argv, environ)
     values = parsed.values
     warnings = (*parsed.warnings, *_settle_model(values, Reader(OPTIONS).read(argv, {}).values))

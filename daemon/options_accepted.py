@@ -137,6 +137,7 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         -dr --docker-repo | DOCKER_REPO
     """),
     (_LATER, 0, """
+        --swa-compress
         --check-tensors
         -sp --special
         --lora-init-without-apply
@@ -145,6 +146,10 @@ _ROWS: tuple[tuple[str, int, str], ...] = (
         -vq --validate-quants
     """),
     (_LATER, 1, """
+        -ctk-first
+        -ctk-last
+        -ctv-first
+        -ctv-last
         --attention | | causal
         --lora
         --control-vector

@@ -4,9 +4,13 @@ A row gives the spellings, the variable without ``LLAMA_ARG_``, a value ("" for 
 it: the setting it changes, or None when it is accepted with a warning or has nothing to do.
 """
 
+import re
+
 import pytest
 
 from daemon.config import Config, build_config
+from daemon.options import OPTIONS
+from tests.shared_data import shared
 
 EFFECT: list[tuple[str, str, str, str]] = [
     ("--alias -a", "ALIAS", "x", "alias"),
@@ -16,6 +20,7 @@ EFFECT: list[tuple[str, str, str, str]] = [
     ("--batch-size -b", "BATCH", "64", "n_batch"),
     ("--ubatch-size -ub", "UBATCH", "64", "n_ubatch"),
     ("--threads -t", "THREADS", "3", "threads"),
+    ("--no-repack -nr", "NO_REPACK", "", "repack"),
     ("--parallel -np", "N_PARALLEL", "3", "n_parallel"),
     ("--cache-type-k -ctk", "CACHE_TYPE_K", "q8_0", "cache_type_k"),
     ("--cache-type-v -ctv", "CACHE_TYPE_V", "q8_0", "cache_type_v"),
@@ -86,6 +91,7 @@ EFFECT: list[tuple[str, str, str, str]] = [
     ("--log-file", "LOG_FILE", "f", "log_file"),
     ("--log-format", "", "json", "log_format"),
     ("--log-disable", "", "", "log_disable"),
+    ("--log-colors", "LOG_COLORS", "on", "log_colors"),
     ("--log-verbosity -lv --verbosity", "LOG_VERBOSITY", "4", "verbosity"),
     ("--verbose -v", "", "", "verbose"),
 ]
@@ -128,6 +134,9 @@ WARNING: list[tuple[str, str, str]] = [
     ("--dynatemp-range", "", "0.5"),
     ("--adaptive-target", "", "0.5"),
     ("--sql-save-file", "", "f"),
+    ("--swa-compress", "", ""),
+    ("-ctk-first", "", "q8_0,4"),
+    ("-ctv-last", "", "q8_0,4"),
     ("--tools", "TOOLS", "all"),
     ("--ui-mcp-proxy", "UI_MCP_PROXY", ""),
 ]
@@ -202,6 +211,14 @@ def test_the_key_of_the_environment_and_the_model_are_read() -> None:
     assert (config.model, config.api_keys) == ("m.gguf", ("k",))
 
 
+def test_settings_that_follow_from_others() -> None:
+    config, _ = build_config(["-m", "x", "-t", "3"], {})
+    assert (config.threads, config.threads_batch) == (3, 3)
+    assert build_config(["-m", "x", "-t", "3", "-tb", "2"], {})[0].threads_batch == 2
+    assert build_config(["-m", "x", "--log-jsonl"], {})[0].log_format == "json"
+    assert build_config(["-m", "x"], {"LLAMA_ARG_LOG_JSONL": "1"})[0].log_format == "json"
+
+
 def test_key_and_certificate_are_given_together() -> None:
     argv = ["-m", "x", "--ssl-key-file", "k", "--ssl-cert-file", "c"]
     config, _ = build_config(argv, {})
@@ -210,3 +227,41 @@ def test_key_and_certificate_are_given_together() -> None:
     )
     assert (config.ssl_key_file, config.ssl_cert_file) == ("k", "c")
     assert by_variable.ssl_key_file == "k"
+
+
+def test_ik_llama_cpps_name_of_a_variable_is_known_and_llama_cpps_wins() -> None:
+    assert build_config(["-m", "x"], {"LLAMA_ARG_MODEL_ALIAS": "a"})[0].alias == "a"
+    both = {"LLAMA_ARG_MODEL_ALIAS": "a", "LLAMA_ARG_ALIAS": "b"}
+    assert build_config(["-m", "x"], both)[0].alias == "b"
+
+
+TOOLS_SECTION = re.compile(r"^## 10\..*?(?=^## 11\.)", re.DOTALL | re.MULTILINE)
+PLACEHOLDERS = {"--no-", "-autoload", "-last", "-max", "-preset", "LLAMA_ARG_NO_X"}
+"""Halves of names that stand behind a slash, and what stands for many names."""
+
+
+def test_every_flag_and_variable_of_the_inventory_is_known() -> None:
+    """All that stands in backquotes: flags, and variables except prefixes of families."""
+    inventory = TOOLS_SECTION.sub("", shared("specs/features.md").read_text())
+    words = {word for quoted in re.findall(r"`([^`]+)`", inventory) for word in re.split(r"[,/ ]+", quoted)}
+    flags = {word for word in words if re.fullmatch(r"--?[a-zA-Z][\w-]*", word)}
+    variables = set(re.findall(r"\bLLAMA_ARG_[A-Z_]+[A-Z]\b", inventory))
+    assert len(flags) > 150 and len(variables) > 40
+    names = {name for flag in OPTIONS for name in (*flag.names, *flag.off)}
+    known = {flag.env for flag in OPTIONS} | {"LLAMA_ARG_MODEL_ALIAS"}
+    assert flags - names - PLACEHOLDERS == set()
+    assert variables - known - PLACEHOLDERS == set()
+
+
+def test_every_flag_has_an_effect_or_a_reason_why_not() -> None:
+    """And the tables above name every flag that changes a setting of llama-server's."""
+    tried = {name for names, *_ in ROWS for name in names.split()}
+    own = ("store", "ram_budget", "queue_size", "drain_timeout", "request_timeout", "allowed_hosts")
+    # these depend on each other and have tests of their own
+    own += ("model", "hf_", "ssl_", "threads_batch", "log_jsonl")
+    untried = [
+        flag.name
+        for flag in OPTIONS
+        if flag.field and not flag.field.startswith(own) and tried.isdisjoint((*flag.names, *flag.off))
+    ]
+    assert untried == [], untried

@@ -47,6 +47,8 @@ def test_each_flag_is_accepted_with_its_values_and_takes_nothing_more(flag: Flag
         values = ["none"]
     elif flag.field == "log_format":
         values = ["json"]
+    elif flag.field == "ctx_checkpoints_eviction":
+        values = ["fifo"]
     elif flag.field == "chat_template_kwargs":
         values = ["{}"]
     for name in flag.names:
