@@ -80,7 +80,10 @@ def mixture(
     p: Plan, e: Experts, layer: Layer, h: Rows, residual: Rows, *, activation: str = "silu-gate",
     limit: float = 0.0, scale: float = 1.0, weigh_inputs: bool = False,
 ) -> None:  # fmt: skip
-    """residual += scale * the weighed experts of each row of h; without those that are shared"""
+    """residual += scale * the weighed experts of each row of h; without those that are shared
+
+    Experts may work on a projection of h, ``ffn_latent_down``, whose way back is ``ffn_latent_up``.
+    """
     n = layer.prefix
     logits = p.matmul(h, [f"{n}ffn_gate_inp"], "router", widths=[e.gating.n_expert])
     routing = route(p, logits, e.gating, bias=f"{n}exp_probs_b.bias")
@@ -89,8 +92,17 @@ def mixture(
         up = up[1:]
     elif p.weights.has(f"{n}ffn_gate_up_exps.weight"):
         up = [f"{n}ffn_gate_up_exps"]
-    expert_mlp(p, h, routing, up, f"{n}ffn_down_exps", e.n_ff, residual, activation=activation, limit=limit,
-               scale=scale, weigh_inputs=weigh_inputs)  # fmt: skip
+    down = f"{n}ffn_down_exps"
+    if not p.weights.has(f"{n}ffn_latent_down.weight"):
+        expert_mlp(p, h, routing, up, down, e.n_ff, residual, activation=activation, limit=limit, scale=scale,
+                   weigh_inputs=weigh_inputs)  # fmt: skip
+        return
+    inputs = p.matmul(h, [f"{n}ffn_latent_down"], "latent")
+    results = p.buffer("latent results", inputs.width)
+    p.clear(results)
+    expert_mlp(p, inputs, routing, up, down, e.n_ff, results, activation=activation, limit=limit,
+               weigh_inputs=weigh_inputs)  # fmt: skip
+    p.matmul(results, [f"{n}ffn_latent_up"], "y", residual=residual, scale=scale)
 
 
 def shared(
