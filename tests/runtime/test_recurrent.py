@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFReader, GGUFWriter
 
 from runtime.errors import ModelError, StepCancelled
 from runtime.evaluate import LinearSequence
 from runtime.model import LoadedModel, ModelOptions, load_model
 from runtime.runner import Run
 from tests.runtime.evaluation import HYBRID_ARCHS, RECURRENT_ARCHS, all_logits, arch, model
+from tests.runtime.rewriting import rewritten
 
 N = 90
 
@@ -55,33 +55,20 @@ def test_a_step_that_is_given_up_leaves_its_state_and_is_repeated_exactly(name: 
             assert np.array_equal(logits, expected[20:]), delay
 
 
-def with_latent_experts(path: Path, out: Path) -> Path:
-    """The model with its experts behind a permutation of what they see, and of what they say."""
-    reader, writer = GGUFReader(path), GGUFWriter(out, "nemotron_h_moe")
-    for field in reader.fields.values():
-        if not field.name.startswith(("GGUF.", "general.architecture")):
-            kinds = [*field.types, None]
-            writer.add_key_value(field.name, field.contents(), kinds[0], kinds[1])
-    order = np.random.default_rng(3).permutation(64)
-    for tensor in reader.tensors:
-        data = np.array(tensor.data)
-        if "ffn_up_exps" in tensor.name:
-            data = data[:, :, order]
-        elif "ffn_down_exps" in tensor.name:
-            data = data[:, order]
-        writer.add_tensor(tensor.name, np.ascontiguousarray(data))
-    chosen = np.eye(64, dtype=np.float32)[order]
-    writer.add_tensor("blk.1.ffn_latent_down.weight", chosen)
-    writer.add_tensor("blk.1.ffn_latent_up.weight", np.ascontiguousarray(chosen.T))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return out
-
-
 def test_experts_may_work_on_a_projection(tmp_path: Path) -> None:
-    path = with_latent_experts(arch("nemotron_h_moe"), tmp_path / "latent.gguf")
+    """A permutation of what they see, and of what they say."""
+    order = np.random.default_rng(3).permutation(64)
+    chosen = np.eye(64, dtype=np.float32)[order]
+
+    def permuted(name: str, data: np.ndarray) -> np.ndarray:
+        if "ffn_up_exps" in name:
+            return data[:, :, order]
+        return data[:, order] if "ffn_down_exps" in name else data
+
+    path = tmp_path / "model.gguf"
+    more = {"down": chosen, "up": np.ascontiguousarray(chosen.T)}
+    more = {f"blk.1.ffn_latent_{way}.weight": matrix for way, matrix in more.items()}
+    rewritten("nemotron_h_moe", path, permuted, more=more)
     with model(arch("nemotron_h_moe"), n_ctx=256) as plain, model(path, n_ctx=256) as latent:
         tokens = prompt(plain)
         assert np.abs(all_logits(plain, tokens) - all_logits(latent, tokens)).max() < 1e-4
