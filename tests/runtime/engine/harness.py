@@ -22,7 +22,7 @@ from runtime.engine.sampling import Sampler
 from runtime.engine.stepping import Stepper
 from runtime.errors import StepCancelled, StepFailed
 from runtime.tokenizers import StreamDetokenizer
-from tests.runtime.engine.fakes import EOG, LETTERS, N_VOCAB, FakeRunner, FakeTokenizer, Oracle
+from tests.runtime.engine.fakes import EOG, LETTERS, FakeRunner, FakeTokenizer, Oracle
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -88,7 +88,7 @@ class Bench:
         self.n_wakes = 0
         self.core = Core(
             layout=self.runner.layout,
-            n_vocab=N_VOCAB,
+            n_vocab=self.runner.n_vocab,
             eog_ids=tokenizer.eog_ids,
             decoder=lambda: StreamDetokenizer(tokenizer),
             config=EngineConfig(n_slots, n_ctx, n_blocks, **config),
