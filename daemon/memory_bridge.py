@@ -60,6 +60,7 @@ from store import (
     Fingerprint,
     FingerprintMismatch,
     InvalidName,
+    Loaded,
     Manifest,
     Match,
     NameTaken,
@@ -379,8 +380,12 @@ class MemoryBridge:
         destinations: tuple[BlockViews, ...],
         point: PointViews | None,
     ) -> LoadDone:
-        """Without `point` as many blocks as can be had, with it all of them and the point, or nothing."""
+        """As many blocks as can be had; with `point`, which comes first, all of them or nothing."""
         match = self._matches.pop(ticket, None) or self._store.lookup(self._root or b"", tokens)
+        if point is not None:
+            loaded = self._load_point(match, point)
+            if not loaded:
+                return LoadDone(ticket, 0, loaded.reason)
         done = destinations[0].index * BLOCK if destinations else n_tokens
         for views in destinations:
             if views.index >= len(match.blocks):
@@ -389,16 +394,13 @@ class MemoryBridge:
             if not loaded:
                 return LoadDone(ticket, 0 if point else done, loaded.reason)
             done = views.index * BLOCK + views.n_rows
-        if point is None:
-            return LoadDone(ticket, done, "")
-        return self._load_point(ticket, match, point)
+        return LoadDone(ticket, done, "")
 
-    def _load_point(self, ticket: int, match: Match, point: PointViews) -> LoadDone:
+    def _load_point(self, match: Match, point: PointViews) -> Loaded:
         ref = next((ref for ref in match.points if ref.n_tokens == point.n_tokens), None)
         if ref is None:
-            return LoadDone(ticket, 0, f"the point at {point.n_tokens} was evicted")
-        loaded = self._store.load_point(ref, self._parts(point))
-        return LoadDone(ticket, point.n_tokens if loaded else 0, loaded.reason)
+            return Loaded(False, f"the point at {point.n_tokens} is gone")
+        return self._store.load_point(ref, self._parts(point))
 
 
 def fingerprint_of(loaded: LoadedModel, weights: bytes) -> Fingerprint:

@@ -171,7 +171,6 @@ def test_an_owner_that_fails_to_take_its_offer_back_harms_nobody(store: Store, r
     "blocks",
     [
         (),
-        (BlockData(0, 256, ()),),
         (BlockData(0, 200, ()),),
         (BlockData(1, 256, ()),),
         (BlockData(1, 44, ()), BlockData(0, 256, ())),
