@@ -6,12 +6,14 @@ open.
 """
 
 import logging
+import resource
 import socket
 import ssl
 from typing import Any
 
 import trio
 from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
@@ -24,6 +26,7 @@ from daemon.logs import logger
 KEEP_ALIVE_SECONDS = 75
 MAX_HEADER_BYTES = 64 * 2**10
 MAX_CONNECTIONS = 1024
+_PATIENCE_SECONDS = 0.05
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
@@ -41,7 +44,9 @@ class HttpServer:
         self._streams: set[_BoundedStream] = set()
         self._accepting = trio.CancelScope()
         self._closed = trio.Event()
-        self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self._idle: dict[_Connection, None] = {}
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._limit = trio.CapacityLimiter(max(1, min(MAX_CONNECTIONS, files // 2)))
         self._config = HypercornConfig()
         self._config.keep_alive_timeout = KEEP_ALIVE_SECONDS
         self._config.keep_alive_max_requests = 2**31
@@ -76,26 +81,62 @@ class HttpServer:
             await trio.aclose_forcefully(stream)
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        async with self._limit:
-            transport: Stream = stream
-            if self._tls is not None:
-                transport = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
-            bounded = _BoundedStream(transport, stream.socket, self._timeout)
-            self._streams.add(bounded)
-            try:
-                any_stream: Any = bounded
-                await _Connection(self._app, self._config, self._context, ConnectionState({}), any_stream)
-            except* Exception as group:
-                # one connection's trouble must not end the others
-                logger().error("connection failed", exc_info=group)
-            finally:
-                self._streams.discard(bounded)
+        await self._enter()
+        try:
+            await self._serve(stream)
+        finally:
+            self._limit.release()
+
+    async def _enter(self) -> None:
+        """Wait for a place. Who is asking nothing gives theirs up: they can connect again."""
+        while True:
+            with trio.move_on_after(_PATIENCE_SECONDS):
+                await self._limit.acquire()
+                return
+            for connection in list(self._idle)[:1]:
+                del self._idle[connection]
+                await trio.aclose_forcefully(connection.stream)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        transport: Stream = stream
+        if self._tls is not None:
+            transport = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
+        bounded = _BoundedStream(transport, stream.socket, self._timeout)
+        self._streams.add(bounded)
+        try:
+            any_stream: Any = bounded
+            connection = _Connection(self._app, self._config, self._context, ConnectionState({}), any_stream)
+            connection.idle = self._idle
+            await connection
+        except* Exception as group:
+            # one connection's trouble must not end the others
+            logger().error("connection failed", exc_info=group)
+        finally:
+            self._streams.discard(bounded)
 
 
 class _Connection(TCPServer):
     """Ends when the client closes it. Hypercorn's own would wait for the keep-alive time-out first, so that
     clients with a connection per request could fill the server with connections nobody has any more.
+
+    While no request is being answered it stands in `idle`, the longest idle first.
     """
+
+    idle: "dict[_Connection, None]"
+
+    async def run(self) -> None:
+        self.idle[self] = None
+        try:
+            await super().run()
+        finally:
+            self.idle.pop(self, None)
+
+    async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Updated):
+            self.idle.pop(self, None)
+            if event.idle:
+                self.idle[self] = None
+        await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()

@@ -393,6 +393,44 @@ def test_a_connection_that_its_client_closed_is_closed(daemon: RunningDaemon, re
     until(lambda: half_closed(int(daemon.url.rsplit(":", 1)[1])) == 0, seconds=10)
 
 
+def test_idle_connections_beyond_the_limit_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.http_server.MAX_CONNECTIONS", 4)
+    with RunningDaemon() as daemon:
+        daemon.engine.gate.clear()
+        with connect(daemon) as busy:
+            busy.sendall(raw_request({"prompt": "a", "n_predict": 1}))
+            until(lambda: daemon.engine.statistics().requests_processing == 1)
+            half_asked = [connect(daemon) for _ in range(10)]
+            for sock in half_asked:
+                sock.sendall(b"GET /health HTTP/1.1\r\n")
+            assert httpx.get(f"{daemon.url}/health", timeout=10).status_code == 200
+            daemon.engine.gate.set()
+            assert read_status(busy) == 200
+        for sock in half_asked:
+            sock.close()
+
+
+def test_a_request_that_is_never_finished_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.http_server.KEEP_ALIVE_SECONDS", 1)
+    with RunningDaemon("--timeout", "1") as daemon, connect(daemon) as head, connect(daemon) as body:
+        head.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        body.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert read_status(body) == 408
+        assert body.recv(4096) == b"" == head.recv(4096)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_half_closes_is_taken_for_gone(daemon: RunningDaemon, streamed: bool) -> None:
+    daemon.engine.script = endless
+    with connect(daemon) as sock:
+        sock.sendall(raw_request({"prompt": "a", "stream": streamed}))
+        until(lambda: idle_slots(daemon) == 1)
+        sock.shutdown(socket.SHUT_WR)
+        until(lambda: idle_slots(daemon) == 2)
+        while sock.recv(65536):
+            pass
+
+
 def test_two_requests_may_be_sent_at_once_over_one_connection(daemon: RunningDaemon) -> None:
     request = raw_request({"prompt": "a", "n_predict": 1, "response_fields": ["content"]})
     with connect(daemon) as sock:
