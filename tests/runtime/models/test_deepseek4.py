@@ -248,6 +248,20 @@ def test_a_file_without_that_block_drafts_nothing() -> None:
         load_model(dsv4("a-f32.gguf"), ModelOptions(n_ctx=N_CTX, draft=True))
 
 
+@pytest.mark.parametrize("draft", [False, True])
+def test_its_ops_touch_what_they_may_and_checking_changes_no_bit(
+    draft: bool, long: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    for checked in "10":
+        monkeypatch.setenv("EMBERD_CHECKED", checked)
+        options = ModelOptions(n_ctx=N_CTX, n_ubatch=40, max_runs=1, max_outputs=40, draft=draft)
+        loaded = load_model(dsv4("a-mtp-f32.gguf"), options)
+        results.append(all_logits(loaded, long["tokens"][:150], (40, 9, 1)))
+        loaded.close()
+    assert np.array_equal(*results)
+
+
 def test_texts_become_the_reference_s_tokens_and_greedy_answers(tiny: LoadedModel) -> None:
     for case in json.loads(dsv4("a-f32.text.json").read_text())["cases"]:
         ids = case["tokens_without_bos"]
