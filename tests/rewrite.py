@@ -1,7 +1,8 @@
-"""A GGUF file again, with other metadata or more tensors."""
+"""A GGUF file again, with other metadata or other tensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import gguf
 import numpy as np
@@ -14,9 +15,9 @@ def rewrite(
     source: Path,
     target: Path,
     metadata: Mapping[str, Value | None],
-    tensors: Mapping[str, np.ndarray] | None = None,
+    tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Path:
-    """Write `source` to `target`: keys with None left out, others set, `tensors` [n_out, n_in] added."""
+    """Write `source` to `target`: keys with None left out, others set, `tensors` [n_out, n_in] put in."""
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
     for name, field in reader.fields.items():
@@ -26,8 +27,9 @@ def rewrite(
         if value is not None:
             writer.add_key_value(name, value, _TYPES[type(value)])
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    for name, values in (tensors or {}).items():
+        if tensor.name not in tensors:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for name, values in tensors.items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
