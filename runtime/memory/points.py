@@ -2,6 +2,7 @@
 
 import weakref
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ Logits = npt.NDArray[np.float32]
 class Point:
     """A tail as of exactly `n_tokens`; nothing of it changes any more.
 
-    `rings` are, for each ring, the rows of positions [first(n_tokens), n_tokens). `logits` f32 [n_vocab] are
-    those after the last token, where they are known. `offered`: the store has been lent it. `n_nodes` nodes
-    of the prefix index carry it: more than one where prefixes part after it, within a block.
+    `rings`, in `memory`, are the rows of each for positions [first(n_tokens), n_tokens). `logits` f32
+    [n_vocab] are those after the last token, where they are known. `offered`: the store has been lent it.
+    `n_nodes` nodes of the prefix index carry it: more than one where prefixes part after it, in a block.
     """
 
     n_tokens: int
     state: Buffer | None
+    memory: Buffer | None
     rings: tuple[Bytes, ...]
     logits: Logits | None = None
     offered: bool = False
@@ -52,6 +54,7 @@ class TailPool:
         self.ring_offsets = layout.ring_offsets
         self._states = Buffers(layout.state_bytes)
         self._rings = Buffers(self.ring_offsets[-1])
+        self._captures = Buffers(sum((r.back + r.period - 1) * r.row_bytes for r in layout.rings))
         self.zero = self._states.take()
         _POOLS.add(self)
 
@@ -75,8 +78,16 @@ class TailPool:
     def blank_point(self, n_tokens: int, n_logits: int = 0) -> Point:
         """A point whose bytes, and `n_logits` logits, are still to be filled in."""
         state = self.state() if self.layout.state is not None else None
-        rings = tuple(np.empty(ring.captured_bytes(n_tokens), np.uint8) for ring in self.layout.rings)
-        return Point(n_tokens, state, rings, np.empty(n_logits, np.float32) if n_logits else None)
+        logits = np.empty(n_logits, np.float32) if n_logits else None
+        return Point(n_tokens, state, *self.captured_rings(n_tokens), logits)
+
+    def captured_rings(self, n_tokens: int) -> tuple[Buffer | None, tuple[Bytes, ...]]:
+        """Memory for what a point has of each ring, still to be filled in."""
+        ends = list(accumulate(ring.captured_bytes(n_tokens) for ring in self.layout.rings))
+        if not ends:
+            return None, ()
+        memory = self._captures.take(ends[-1])
+        return memory, tuple(memory.bytes[a:b] for a, b in pairwise((0, *ends)))
 
     def in_use(self, tail: TailAddresses) -> bool:
         """Do all addresses that the layout needs lead into memory that somebody refers to?"""
@@ -176,11 +187,12 @@ class Tail:
 
     def capture(self, n_tokens: int, logits: Logits | None = None) -> Point:
         """The tail as it is, of `n_tokens` > 0: a reference to the state, a copy of rings and logits."""
-        rings = tuple(
-            np.concatenate(self._ring_rows(i, n_tokens)) if self._rings is not None else _NO_ROWS
-            for i in range(len(self._layout.rings))
-        )
-        return Point(n_tokens, self._state, rings, None if logits is None else logits.copy())
+        memory, rings = self._pool.captured_rings(n_tokens)
+        for i, rows in enumerate(rings):
+            before, after = self._ring_rows(i, n_tokens)
+            rows[: len(before)] = before
+            rows[len(before) :] = after
+        return Point(n_tokens, self._state, memory, rings, None if logits is None else logits.copy())
 
     def load(self, point: Point) -> None:
         """Become what was captured."""
@@ -206,6 +218,3 @@ class Tail:
         n_before = min(n_rows, ring.capacity - place)
         start, size = place * ring.row_bytes, ring.row_bytes
         return data[start : start + n_before * size], data[: (n_rows - n_before) * size]
-
-
-_NO_ROWS = np.zeros(0, np.uint8)

@@ -152,6 +152,9 @@ class BlockSequence:
 
     def clear(self) -> None:
         self.truncate(0)
+        if self._tail is not None:
+            # What was reserved for a step goes as well.
+            self._tail.clear()
 
     def return_to(self, point: Point) -> None:
         """Go back to a point of this sequence."""
