@@ -64,11 +64,12 @@ class Scaling:
         log_multiplier, magnitude = number("yarn_log_multiplier", 0.0), number("attn_factor", 1.0)
         if fast <= 0 or slow <= 0 or log_multiplier < 0:
             raise ModelError(f"{f.path.name}: yarn by {fast}, {slow} and {log_multiplier} makes no sense")
+        extrapolation = number("yarn_ext_factor", 1.0)
         if kind == "none":
             factor = 1.0
-        elif kind == "yarn":
+        elif kind == "yarn" and extrapolation:
             magnitude *= yarn_magnitude(factor, log_multiplier)
-        return cls(kind, factor, original, fast, slow, number("yarn_ext_factor", 1.0), magnitude)
+        return cls(kind, factor, original, fast, slow, extrapolation, magnitude)
 
     def frequencies(self, n_rot: int, base: float, divisors: Sequence[float] = ()) -> list[float]:
         """Turns per position of each pair."""
