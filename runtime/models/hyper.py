@@ -6,9 +6,11 @@ import numpy as np
 
 from runtime.errors import ModelError
 from runtime.gguf import ModelFile
+from runtime.kernels.tape import SCRATCH
 from runtime.plan.values import Heads
 
 MAX_LAYERS = 4096
+MAX_WIDTH = SCRATCH // 4  # ops take a row of f32 into scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,13 @@ class Decoder:
         """
         key = f.arch_key
         n_embd, n_stored = (
-            f.get_int(key("embedding_length")),
+            f.get_int(key("embedding_length"), high=MAX_WIDTH),
             f.get_int(key("block_count"), low=1, high=MAX_LAYERS),
         )
         low = 0 if mixed else 1
         n_head = f.get_ints(key("attention.head_count"), n_stored, low=low, high=2**20)
         n_kv = f.get_ints(key("attention.head_count_kv"), n_stored, n_head, low=low, high=2**20)
-        n_ff = f.get_ints(key("feed_forward_length"), n_stored, low=low)
+        n_ff = f.get_ints(key("feed_forward_length"), n_stored, low=low, high=MAX_WIDTH)
         d = n_embd // next(filter(None, n_head), n_embd or 1)
         d_k, d_v = (f.get_int(key(f"attention.{kind}_length"), default=d) for kind in ("key", "value"))
         headless = any(kv and not q for q, kv in zip(n_head, n_kv, strict=True))

@@ -264,10 +264,15 @@ class Weights:
         return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name).reshape(n, -1), width)
 
     def vector(self, *names: str, widths: Sequence[int]) -> int:
-        """Address of f32 vectors stacked as `panels` stacks matrices; fillings and missing ones are 0."""
+        """Address of f32 vectors stacked as `panels` stacks matrices; fillings and missing ones are 0.
+
+        Errors: ModelError when all are missing.
+        """
         known = self._vectors.get(names)
         if known is not None:
             return known
+        if not any(map(self.has, names)):
+            self.info(names[0])
         out = self._arena.array((sum(map(padded, widths)),), np.float32, " + ".join(names))
         at = 0
         for name, width in zip(names, widths, strict=True):

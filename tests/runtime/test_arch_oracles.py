@@ -84,6 +84,7 @@ def test_every_supported_architecture_is_held_to_an_oracle() -> None:
         ),
         ("llama", "llama.attention.head_count_kv=int:3", "expected"),
         ("llama", "llama.attention.head_count=int:0", "head_count"),
+        ("llama", "llama.embedding_length=int:262160", "embedding_length"),
         ("llama", "llama.block_count=int:4", "blk.3.* is missing"),
         ("llama", "llama.rope.freq_base=float:0", "freq_base"),
         ("mistral3", "mistral3.rope.scaling.type=str:dynamic", "'dynamic'"),

@@ -101,6 +101,24 @@ def test_identity_names_the_arithmetic_that_made_the_state_and_no_other() -> Non
 
 
 @pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("mamba2", "blk.1.ssm_dt.bias"),
+        ("mamba2", "blk.1.attn_norm.weight"),
+        ("mamba", "blk.0.ssm_d"),
+        ("rwkv7", "blk.1.time_mix_v0.weight"),
+        ("rwkv7", "blk.0.time_mix_ln.bias"),
+        ("lfm2", "blk.0.shortconv.conv.weight"),
+    ],
+)
+def test_a_file_without_a_tensor_is_refused(name: str, tensor: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    rewritten(name, path, lambda each, data: None if each == tensor else data)
+    with pytest.raises(ModelError, match=f"tensor {tensor} is missing"):
+        load_model(path, ModelOptions(n_ctx=256)).close()
+
+
+@pytest.mark.parametrize(
     ("name", "override", "message"),
     [
         ("mamba2", "ssm.state_size=int:20", "128 channels of 20 states are not whole 16s"),
@@ -120,6 +138,7 @@ def test_identity_names_the_arithmetic_that_made_the_state_and_no_other() -> Non
         ("lfm2", "shortconv.l_cache=int:4", "expected"),
         ("rwkv7", "wkv.head_size=int:48", "do not fill"),
         ("rwkv7", "wkv.head_size=int:8", "heads of 8 values are not supported"),
+        ("rwkv7", "embedding_length=int:1048576", "embedding_length"),
         ("nemotron_h", "attention.head_count=int:0", "make no sense"),
         ("falcon-h1", "attention.head_count_kv=int:0", "head_count_kv"),
         ("nemotron_h_moe", "expert_used_count=int:9", "expert selection"),

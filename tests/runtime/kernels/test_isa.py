@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 from runtime.kernels.emit import I8, I32, load_ir, store_ir
 from runtime.kernels.isa import ISA, ISAS, choose, dot4_ir
 from runtime.kernels.simd import I
+from tests.runtime.evaluation import HYBRID_ARCHS, RECURRENT_ARCHS
 from tests.runtime.kernels.harness import EVERYDAY
 
 ROOT = Path(__file__).parents[3]
@@ -123,8 +124,8 @@ OTHER_STEPS = ("IQ4_NL", "IQ4_XS", "Q2_K", "TQ2_0")
 GENERIC = ("F16", "Q8_0", "Q4_K")
 
 
-def digests(names: tuple[str, ...], **environment: str) -> list[str]:
-    command = [sys.executable, "-m", "tests.runtime.kernels.isa_digests", *names]
+def digests(program: str, names: tuple[str, ...], **environment: str) -> list[str]:
+    command = [sys.executable, "-m", f"tests.runtime.{program}", *names]
     env = {**os.environ, **environment}
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -139,6 +140,19 @@ def test_every_type_gives_the_same_bits_on_every_instruction_set(isa: str) -> No
         pytest.skip(f"this machine has no {isa}")
     names = GENERIC if isa == "generic" else (*EVERYDAY, *OTHER_STEPS)
     cpu, features = FORCED[isa]
-    forced = digests(names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
+    forced = digests("kernels.isa_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
     assert forced[0] == isa
-    assert forced[1:] == digests(names)[1:]
+    assert forced[1:] == digests("kernels.isa_digests", names)[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_recurrent_models_give_the_same_bits_on_every_instruction_set(isa: str) -> None:
+    host = {name for name, present in llb.get_host_cpu_features().items() if present}
+    if not host >= NEEDS[isa]:
+        pytest.skip(f"this machine has no {isa}")
+    cpu, features = FORCED[isa]
+    names = RECURRENT_ARCHS + HYBRID_ARCHS
+    forced = digests("model_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
+    assert forced[0] == isa
+    assert forced[1:] == digests("model_digests", names)[1:]
