@@ -386,15 +386,16 @@ class MemoryBridge:
             loaded = self._load_point(match, point)
             if not loaded:
                 return LoadDone(ticket, 0, loaded.reason)
-        done = destinations[0].index * BLOCK if destinations else n_tokens
-        for views in destinations:
-            if views.index >= len(match.blocks):
-                return LoadDone(ticket, 0 if point else done, match.reason)
-            loaded = self._store.load(match.blocks[views.index], self._segments(views))
-            if not loaded:
-                return LoadDone(ticket, 0 if point else done, loaded.reason)
-            done = views.index * BLOCK + views.n_rows
-        return LoadDone(ticket, done, "")
+        wanted = [
+            (match.blocks[views.index], self._segments(views))
+            for views in destinations
+            if views.index < len(match.blocks)
+        ]
+        n_loaded, reason = self._store.load_all(wanted)
+        if n_loaded == len(destinations):
+            return LoadDone(ticket, n_tokens, "")
+        done = 0 if point else destinations[n_loaded].index * BLOCK
+        return LoadDone(ticket, done, reason or match.reason)
 
     def _load_point(self, match: Match, point: PointViews) -> Loaded:
         ref = next((ref for ref in match.points if ref.n_tokens == point.n_tokens), None)

@@ -1,4 +1,4 @@
-"""The thread for restores: they must never queue behind the fsync of a commit."""
+"""Threads for restores: they must never queue behind the fsync of a commit."""
 
 import logging
 import queue
@@ -11,11 +11,11 @@ log = logging.getLogger("store")
 class Reader:
     """Runs calls one after the other. `post` may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._is_open = True
-        self._thread = threading.Thread(target=self._run, name="store-reader", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def post(self, call: Callable[[], None]) -> bool:

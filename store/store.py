@@ -1,35 +1,31 @@
 """The store as its owner sees it; what happens behind it is in the other modules of this package."""
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import lmdb
-import numpy as np
 
 from store import chain, manifests, opening
 from store.administration import Administration
 from store.breaker import FIRST_PAUSE_S, Breaker
 from store.chain import Tokens
 from store.digests import StoredDigests
-from store.environment import Environment, Txn
-from store.errors import Damaged, StoreClosed, StoreError, UnknownName, WriteRefused
+from store.environment import Environment
+from store.errors import StoreError, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint
 from store.insertion import Job
-from store.lookup import BlockRef, Finder, Loaded, Match, copy_block, copy_point
+from store.lookup import BlockRef, Loaded, Match
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
 from store.ownership import Ownership
-from store.parts import MAX_PART_BYTES, Bytes
 from store.pins import Pins
 from store.points import PointRef
-from store.reader import Reader
-from store.recovery import CORRUPT
+from store.reading import Reading
 from store.requests import WriteRequest
 from store.room import Room
 from store.statistics import Counters, State, StoreStatistics
@@ -52,10 +48,6 @@ class Options:
     max_points: int = MAX_POINTS
 
 
-Ref = BlockRef | PointRef
-R = TypeVar("R", BlockRef, PointRef)
-Copy = Callable[[Environment, Txn, R, Sequence[Segment], Bytes], Loaded]
-
 _open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
@@ -75,8 +67,6 @@ class Store:
         self._pins = Pins()
         self._fingerprints: dict[bytes, Fingerprint] = {}
         self._distrusted: set[bytes] = set()
-        self._scratch = threading.local()
-        self._reader = Reader()
         self._writer: Writer | None = None
         if ownership is not None:
             room = Room(environment, options.budget_bytes, options.min_free_bytes, self._counters)
@@ -90,6 +80,7 @@ class Store:
                 options.queue_bytes,
                 ownership,
             )
+        self._reading = Reading(environment, self._writer, self._pins, self._distrusted, self._counters)
         self.digests = StoredDigests(environment, self._writer)
         self.administration = Administration(self)
         _open_stores.add(self)
@@ -140,7 +131,7 @@ class Store:
         """Write what is queued for up to `deadline` seconds, drop the rest, mark a clean stop. Idempotent."""
         _open_stores.discard(self)
         end = time.monotonic() + deadline
-        self._reader.stop(deadline)
+        self._reading.stop(deadline)
         clean = self._writer.stop(max(0.0, end - time.monotonic())) if self._writer else False
         if self.environment.close(max(1.0, end - time.monotonic())) and self._ownership:
             self._ownership.release(clean=clean)
@@ -168,26 +159,7 @@ class Store:
 
         What is found is kept from eviction for 30 s, or until `load`. About 5 ms for 131,072 tokens.
         """
-        elements = chain.encode_tokens(tokens)
-
-        def body(txn: Txn) -> tuple[Match, list[bytes]]:
-            finder = Finder(self.environment, txn, self._distrusted.__contains__)
-            return finder.find(root, elements), finder.damaged
-
-        try:
-            match, damaged = self.environment.read(body)
-        except (StoreClosed, lmdb.Error, OSError) as error:
-            self._report(error)
-            self._counters.add(lookups_miss=1)
-            return Match(0, (), str(error))
-        self._pins.hold(ref.id for ref in match.blocks)
-        self._pins.hold(ref.id for ref in match.points)
-        if damaged:
-            self._report(Damaged("a look-up found a damaged record"))
-        whole = match.n_tokens == len(tokens)
-        kind = "lookups_hit" if whole else "lookups_partial" if match.n_tokens else "lookups_miss"
-        self._counters.add(**{kind: 1})
-        return match
+        return self._reading.lookup(root, tokens)
 
     def load(self, ref: BlockRef, destinations: Sequence[Segment]) -> Loaded:
         """Copy the first bytes of a block's segments into ``destinations[i].data`` and verify them there.
@@ -195,50 +167,22 @@ class Store:
         A destination may be shorter than what is stored: as long as the rows wanted. What fails verification
         is never found again until it is rewritten. After a failure the destinations hold garbage.
         """
-        return self._copy(ref, f"block {ref.index}", copy_block, destinations, ref.n_rows)
+        return self._reading.load(ref, destinations)
+
+    def load_all(self, wanted: Sequence[tuple[BlockRef, Sequence[Segment]]]) -> tuple[int, str]:
+        """`load` many blocks, two at a time; how many from the first on are there, and why not more."""
+        return self._reading.load_all(wanted)
 
     def load_point(self, ref: PointRef, destinations: Sequence[Segment]) -> Loaded:
         """Copy parts of a point into ``destinations[i].data``, which have their sizes, and verify them there.
 
         Otherwise as `load`.
         """
-        return self._copy(ref, f"the point at {ref.n_tokens}", copy_point, destinations, 0)
-
-    def _copy(
-        self, ref: R, what: str, copy: Copy[R], destinations: Sequence[Segment], n_tokens: int
-    ) -> Loaded:
-        started = time.perf_counter()
-        try:
-            scratch = self._scratch.buffer
-        except AttributeError:
-            scratch = self._scratch.buffer = np.empty(MAX_PART_BYTES, np.uint8)
-        try:
-            loaded = self.environment.read(
-                lambda txn: copy(self.environment, txn, ref, destinations, scratch)
-            )
-        except Damaged as error:
-            self._quarantine(ref, str(error))
-            return Loaded(False, f"{what} is damaged: {error}")
-        except (StoreClosed, lmdb.Error, OSError) as error:
-            self._report(error)
-            return Loaded(False, str(error))
-        if loaded:
-            n_bytes = sum(segment.data.size for segment in destinations)
-            elapsed = time.perf_counter() - started
-            self._counters.add(
-                tokens_reused=n_tokens,
-                points_reused=int(isinstance(ref, PointRef)),
-                bytes_read=n_bytes,
-                read_seconds=elapsed,
-            )
-            self._pins.release(ref.id)
-            if self._writer:
-                self._writer.touch(ref.id)
-        return loaded
+        return self._reading.load(ref, destinations)
 
     def post(self, call: Callable[[], None]) -> bool:
         """Run `call` on the store's reader thread; False when the store is closing and it will not run."""
-        return self._reader.post(call)
+        return self._reading.post(call)
 
     def offer(self, request: WriteRequest) -> None:
         """Lend a prefix for writing. Returns at once; ``request.on_done`` is called exactly once.
@@ -354,36 +298,11 @@ class Store:
             raise WriteRefused("the store is open for reading only")
         return self._writer
 
-    def _report(self, error: Exception) -> None:
-        """Have the writer meet a reader's trouble with the file: it repairs, or sets aside."""
-        if self._writer and isinstance(error, (Damaged, *CORRUPT)):
-
-            def meet(update: Update) -> None:
-                raise error
-
-            self._writer.post(meet)
-
-    def _quarantine(self, ref: Ref, why: str) -> None:
-        """Trust a block or point no more from this moment on, and have its bytes dropped."""
-        self._distrusted.add(ref.id)
-        self._counters.add(quarantined=1)
-
-        def body(update: Update) -> None:
-            update.note_quarantine(ref.id, why)
-            if isinstance(ref, PointRef):
-                update.drop_damaged_point(ref.key)
-            else:
-                update.hollow_block(ref.id)
-            self._distrusted.discard(ref.id)
-
-        if self._writer:
-            self._writer.post(body)
-
     def _abandon_in_child(self) -> None:
         """After a fork: nothing here may touch the file, and no lock may be waited for."""
         self._counters, self._pins = Counters(), Pins()
         self.environment.poison()
-        self._reader.poison()
+        self._reading.poison()
         if self._writer:
             self._writer.poison()
         if self._ownership:

@@ -1,22 +1,58 @@
-"""Child of test_opening: fills a store, says so, and waits to be killed."""
+"""Child of test_opening: fills a store, says so, and waits to be killed.
 
+With "sparse" the bytes of blocks are zeros, and their pages are given back to the file system as soon as they
+are written, which takes no longer than memory does: the file is as long as a full one and nearly empty.
+"""
+
+import ctypes
+import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
+import lmdb
 import numpy as np
 
 from store import BLOCK, BlockData, Segment, Store, WriteRequest, WriteResult
 from tests.store import kv
 
 N_SEGMENTS, BLOCKS_PER_PROMPT = 6, 16
+PAGE = 4096
+PUNCH_HOLE_KEEP_SIZE = 3
+
+
+class Puncher:
+    """Gives the zero pages of a growing file back."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR)
+        self._done = os.fstat(self._fd).st_size
+        self._fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+
+    def punch(self) -> None:
+        end = os.fstat(self._fd).st_size // PAGE * PAGE
+        new = np.frombuffer(os.pread(self._fd, end - self._done, self._done), np.uint64)
+        is_zero = ~new.reshape(-1, PAGE // 8).any(axis=1)
+        edges = np.flatnonzero(np.diff(is_zero, prepend=False, append=False))
+        for first, last in edges.reshape(-1, 2).tolist():
+            at, length = self._done + first * PAGE, (last - first) * PAGE
+            arguments = ctypes.c_int64(at), ctypes.c_int64(length)
+            if self._fallocate(self._fd, PUNCH_HOLE_KEEP_SIZE, *arguments):
+                raise OSError(ctypes.get_errno(), "the file system knows no holes")
+        self._done = end
 
 
 def main() -> None:
     folder, n_blocks, block_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    store = Store.open(folder, budget_bytes=64 << 30, min_free_bytes=0)
+    is_sparse = sys.argv[4:] == ["sparse"]
+    with patch("lmdb.open", partial(lmdb.open, sync=False) if is_sparse else lmdb.open):
+        store = Store.open(folder, budget_bytes=64 << 30, min_free_bytes=0)
     root = store.register(kv.FINGERPRINT)
-    data = np.random.default_rng(0).integers(0, 255, max(16, block_bytes // N_SEGMENTS), dtype=np.uint8)
+    puncher = Puncher(folder / "store" / "data.mdb") if is_sparse else None
+    highest = 1 if is_sparse else 255
+    data = np.random.default_rng(0).integers(0, highest, max(16, block_bytes // N_SEGMENTS), dtype=np.uint8)
     segments = tuple(Segment(f"g{i}", "filler/1", data.size, data) for i in range(N_SEGMENTS))
     for seed in range(-(-n_blocks // BLOCKS_PER_PROMPT)):
         n = min(BLOCKS_PER_PROMPT, n_blocks - seed * BLOCKS_PER_PROMPT)
@@ -25,6 +61,8 @@ def main() -> None:
         store.offer(WriteRequest(root, kv.tokens((seed, n * BLOCK)), blocks, "save", results.append))
         store.flush(60)
         assert results[0].outcome == "written", results
+        if puncher is not None:
+            puncher.punch()
     print("filled", flush=True)
     time.sleep(60)
 
