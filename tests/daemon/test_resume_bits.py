@@ -18,13 +18,14 @@ from runtime.model import LoadedModel
 from runtime.runner import Run
 from store import Store
 from tests.models import gemma3_path, smollm2_path
-from tests.runtime.evaluation import DATA, all_logits, model
+from tests.runtime.evaluation import DATA, all_logits, arch, model
 
 N_PROMPT, N_GENERATED = 700, 3
 RESUME_AT = [1, 100, 255, 256, 257, 511, 512, 600, 698, 699]
 
 MODELS = [
     *(pytest.param(lambda n=n: DATA / "archs" / f"{n}.gguf", id=n) for n in ("llama", "gemma3")),
+    pytest.param(lambda: arch("deepseek32"), id="deepseek32"),
     pytest.param(smollm2_path, id="smollm2", marks=pytest.mark.slow),
     pytest.param(gemma3_path, id="gemma3-270m", marks=pytest.mark.slow),
 ]

@@ -11,20 +11,24 @@ from tests.runtime.evaluation import arch
 
 def rewritten(
     name: str, out: Path, change: Callable[[str, np.ndarray], np.ndarray | None], *,
-    keys: Mapping[str, int] | None = None, more: Mapping[str, np.ndarray] | None = None,
+    keys: Mapping[str, int | list[bool]] | None = None, more: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Write the model with changed tensors (None: without them), others or more keys, more tensors.
 
     Returns all tensors in float64, in numpy's order of dims.
     """
     keys, more = keys or {}, more or {}
-    reader, writer = GGUFReader(arch(name)), GGUFWriter(out, name)
+    reader = GGUFReader(arch(name))
+    writer = GGUFWriter(out, str(reader.fields["general.architecture"].contents()))
     for field in reader.fields.values():
         if not field.name.startswith(("GGUF.", "general.architecture", *keys)):
             writer.add_key_value(field.name, field.contents(), *[*field.types, None][:2])
     for key, value in keys.items():
-        kind = GGUFValueType.BOOL if isinstance(value, bool) else GGUFValueType.UINT32
-        writer.add_key_value(key, value, kind)
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        else:
+            kind = GGUFValueType.BOOL if isinstance(value, bool) else GGUFValueType.UINT32
+            writer.add_key_value(key, value, kind)
     tensors = {}
     for tensor in reader.tensors:
         data = change(tensor.name, np.array(tensor.data))
