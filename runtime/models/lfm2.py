@@ -1,10 +1,11 @@
 """LFM 2: short gated convolutions, with attention in the layers that have heads of keys.
 
-The variant with experts (``lfm2moe``) has them after the first layers, chosen by a bias.
+All attention has a window where the file gives one. The variant with experts (``lfm2moe``) has them after the
+first layers, chosen by a bias.
 """
 
 from runtime.models import blocks, rope
-from runtime.models.hyper import Decoder, Layer
+from runtime.models.hyper import Decoder, Layer, window_of
 from runtime.models.moe import SIGMOID, Experts, moe
 from runtime.plan.builder import Plan
 from runtime.plan.convolution import convolve
@@ -28,7 +29,9 @@ def build(p: Plan) -> None:
     taps = f.get_int(f.arch_key("shortconv.l_cache"), low=1)
     experts = Experts.read(f, d, function=SIGMOID) if Experts.any_in(f) else None
     rotation = rope.rotation(p, d.heads.d_k, neox=True)
-    for layer, x, cache in blocks.layers(p, d, last_norm="token_embd_norm"):
+    window = window_of(f)
+    caches = blocks.caches(p, [window > 0] * d.n_layer, window)
+    for layer, x, cache in blocks.layers(p, d, caches, last_norm="token_embd_norm"):
         if layer.attends:
             blocks.attention(p, d, layer, x, cache, rotation, on_heads=blocks.norm_heads)
         else:

@@ -18,14 +18,15 @@ def build(p: Plan) -> None:
     f, d, s = p.file, Decoder.read(p.file, mixed=True), StateSpace.read(p.file)
     s.check_heads(f)
     experts = Experts.read(f, d, function=SIGMOID) if Experts.any_in(f) else None
+    scale = f.get_float(f.arch_key("attention.scale"), default=0.0)
     for layer, x, cache in blocks.layers(p, d):
-        if layer.n_ff and experts is not None:
+        if layer.n_ff and experts is not None and p.weights.has(f"{layer.prefix}ffn_gate_inp.weight"):
             h = p.keep(blocks.norm(p, d, x, f"{layer.prefix}attn_norm"))
             shared(p, experts, layer, h, x, activation=ACTIVATION)
             mixture(p, experts, layer, h, x, activation=ACTIVATION)
         elif layer.n_ff:
             blocks.mlp(p, d, layer, x, pre="attn_norm", activation=ACTIVATION)
         elif layer.attends:
-            blocks.attention(p, d, layer, x, cache, None)
+            blocks.attention(p, d, layer, x, cache, None, scale=scale)
         else:
             mamba2(p, s, layer.prefix, blocks.norm(p, d, x, f"{layer.prefix}attn_norm"), x, d.eps)

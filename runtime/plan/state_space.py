@@ -123,7 +123,7 @@ def mamba(p: Plan, s: StateSpace, prefix: str, h: Source | Rows, residual: Rows,
         p.head_norm(small, 1, s.rank, 2, s.n_state, eps)
     steps = p.matmul(small.columns(0, s.rank), [f"{prefix}ssm_dt"], "ssm_dt", widths=[n], narrow=True)
     b, z = small.columns(s.rank, 2 * s.n_state), rows.columns(n, n)
-    rates = _numbers(p, f"{prefix}ssm_a", s.n_state, n)
+    rates = p.weights.lines(f"{prefix}ssm_a", s.n_state, n)
     tiled = p.arena.array((n // LANES, s.n_state, LANES), np.float32, f"{prefix}ssm_a")
     tiled[:] = rates.reshape(n // LANES, LANES, s.n_state).transpose(0, 2, 1)
     skip = p.weights.vector(f"{prefix}ssm_d", widths=[n])

@@ -149,3 +149,16 @@ def test_numbers_that_do_not_fit_are_refused_in_one_line(name: str, override: st
     with pytest.raises(ModelError, match=message) as error:
         load_model(arch(name), ModelOptions(n_ctx=256, overrides=overrides)).close()
     assert "\n" not in str(error.value)
+
+
+def test_attention_beside_short_convolutions_has_the_window_of_the_file() -> None:
+    tokens = np.random.default_rng(0).integers(0, 288, N).astype(np.int32)
+    results = []
+    for overrides in ([], ["lfm2.attention.sliding_window=int:16"]):
+        loaded = load_model(arch("lfm2"), ModelOptions(n_ctx=256, max_outputs=N, overrides=overrides))
+        results.append(all_logits(loaded, tokens))
+        assert np.array_equal(all_logits(loaded, tokens, (7,)), results[-1])
+        loaded.close()
+    full, windowed = results
+    assert np.array_equal(full[:16], windowed[:16])
+    assert (np.abs(full[16:] - windowed[16:]).max(axis=1) > 1e-3).all()
