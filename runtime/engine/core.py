@@ -424,7 +424,7 @@ class Core:
     def _allocate(self) -> int:
         while True:
             try:
-                return self.index.allocate()
+                return self.index.allocate(cleared=False)
             except PoolExhausted:
                 if not self.reclaim():
                     raise

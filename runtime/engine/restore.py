@@ -258,6 +258,10 @@ class Restorer:
         self._drop(pending.destinations[n_blocks:])
         if point is not None:
             point.offered = True
+        if n_blocks:
+            self._index.pool.clear_behind(
+                pending.destinations[n_blocks - 1], n - (first + n_blocks - 1) * BLOCK
+            )
         pending.sequence.graft(wanted.tokens[:n], first, pending.destinations[:n_blocks], point)
         if pending.slot.sequence is not pending.sequence:
             pending.slot.sequence.clear()

@@ -35,9 +35,9 @@ class BlockPool:
     indexed   leading rows that the prefix index vouches for (0: not in the index)
     leased    leading rows lent to another thread; bytes of whole units must stand still
 
-    A block is free when nothing refers to it. A fresh block is zero, so that stale rows of one conversation
-    never reach another's attention or the store. Memory is touched only when used. All methods belong to one
-    thread; only `Lease.release` may come from another.
+    A block is free when nothing refers to it. What is behind a block's rows is zero, so that stale rows of
+    one conversation never reach another's attention or the store. Memory is touched only when used. All
+    methods belong to one thread; only `Lease.release` may come from another.
     """
 
     def __init__(self, layout: MemoryLayout, n_blocks: int) -> None:
@@ -68,14 +68,17 @@ class BlockPool:
         self._collect()
         return sum(self._leases)
 
-    def allocate(self) -> int:
-        """A zeroed block with one holder; `PoolExhausted` when none is free."""
+    def allocate(self, cleared: bool = True) -> int:
+        """A block with one holder; `PoolExhausted` when none is free.
+
+        Unless `cleared` its bytes may be anything: whoever fills it calls `clear_behind` before it is used.
+        """
         if not self._free:
             self._collect()
         if self._free:
             block = self._free.pop()
-            for arena in self._arenas:
-                arena.view(block, arena.block_bytes).fill(0)
+            if cleared:
+                self.clear_behind(block, 0)
         elif self._fresh < self.n_blocks:
             block = self._fresh
             self._fresh += 1
@@ -83,6 +86,11 @@ class BlockPool:
             raise PoolExhausted(f"all {self.n_blocks} blocks of the memory pool are in use")
         self._holders[block] = 1
         return block
+
+    def clear_behind(self, block: int, n_rows: int) -> None:
+        """Zero all units after those that hold the first `n_rows` rows."""
+        for arena, group in zip(self._arenas, self.layout.groups, strict=True):
+            arena.view(block, arena.block_bytes)[group.segment_bytes(n_rows) :].fill(0)
 
     def hold(self, block: int) -> None:
         self._holders[block] += 1

@@ -107,11 +107,14 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._by_age)
 
-    def allocate(self) -> int:
-        """A block of the pool, evicting what was unused the longest; `PoolExhausted` if nothing can go."""
+    def allocate(self, cleared: bool = True) -> int:
+        """A block of the pool, evicting what was unused the longest; `PoolExhausted` if nothing can go.
+
+        See `BlockPool.allocate` for `cleared`.
+        """
         while True:
             try:
-                return self.pool.allocate()
+                return self.pool.allocate(cleared)
             except PoolExhausted:
                 if not self.evict():
                     raise

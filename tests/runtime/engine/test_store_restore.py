@@ -59,6 +59,19 @@ def test_a_divergence_is_restored_up_to_the_common_prefix(n: int) -> None:
     bench.check_references()
 
 
+def test_behind_restored_rows_is_nothing_whatever_the_blocks_held_before() -> None:
+    bench, store = with_store(filled(tokens(700)))
+    pool = bench.core.pool
+    for block in [pool.allocate() for _ in range(4)]:
+        for view in pool.views(block, BLOCK):
+            view.fill(0xEE)
+        pool.drop(block)
+    assert ask(bench, store, tokens(700), 1).n_cached == 699
+    (last,) = bench.core.slots[0].sequence.blocks[2:]
+    for view, used in zip(pool.views(last, BLOCK), pool.views(last, 700 - 512), strict=True):
+        assert used.any() and not view[used.size :].any()
+
+
 def test_what_ram_has_is_not_loaded_again() -> None:
     store = filled(tokens(1200))
     bench, store = with_store(store)
