@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
     parser.add_argument("--store", action="store_true", help="measure the store instead, against plain files")
+    parser.add_argument("--daemon", action="store_true", help="measure how prompt a busy daemon is instead")
     parser.add_argument("--store-path", type=Path, help="folder on the disk to measure (default: temporary)")
 
 
@@ -70,7 +71,7 @@ def measure(model: LoadedModel, n_prompt: int, n_gen: int, depth: int, repetitio
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.store:
+    if args.store or args.daemon:
         return bench_store.run(args)
     tests = [(p, 0, d) for d in args.n_depth for p in args.n_prompt if p]
     tests += [(0, n, d) for d in args.n_depth for n in args.n_gen if n]

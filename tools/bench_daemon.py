@@ -1,4 +1,7 @@
-"""The rows of `emberd bench --store` that need a model: a daemon in a process of its own, asked over HTTP."""
+"""What `emberd bench` measures of a whole daemon: one in a process of its own, asked over HTTP.
+
+The rows of ``--store`` that need a model, and those of ``--daemon``: how prompt it is while it computes.
+"""
 
 import json
 import os
@@ -16,7 +19,7 @@ import numpy as np
 
 READY = "emberd is ready: "
 ROUNDS = 5
-N_PROMPT, N_LONG, N_DECODE = 1024, 2048, 96
+N_PROMPT, N_LONG, N_DECODE, N_PREFILL = 1024, 2048, 96, 512
 _TIMEOUT_S = 600.0
 
 Figure = tuple[str, float, str, float, bool, str]
@@ -105,13 +108,36 @@ class Ticker:
                 client.get("/health")
                 self.late.append((time.perf_counter() - begin) * 1e3)
 
-    def p99(self) -> float:
-        return float(np.percentile(self.late, 99))
+    def percentile(self, share: float) -> float:
+        return float(np.percentile(self.late, share))
 
 
 def daemon_rows(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
     yield from _restore(model, folder / "restore", threads)
     yield from _persisting(model, folder / "persist", threads)
+
+
+def latency_rows(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
+    """How long ``GET /health`` takes while the engine has the cores: a bound of the loop's lateness."""
+    with DaemonProcess(model, folder, threads) as daemon:
+
+        def prefill(seed: int) -> None:
+            for i in range(ROUNDS):
+                daemon.ask(_prompt(seed + i, N_PREFILL), cache_prompt=False)
+
+        def decode(seed: int) -> None:
+            daemon.step_ms(_prompt(seed, 32), store=False)
+
+        for name, work in (
+            (f"prompts of {N_PREFILL} tokens are read", prefill),
+            (f"{N_DECODE} tokens are generated", decode),
+        ):
+            work(100)
+            with Ticker(daemon.client.base_url) as ticker:
+                work(200)
+            p50, most = ticker.percentile(50), ticker.percentile(100)
+            details = f"median {p50:.1f}, most {most:.1f} of {len(ticker.late)}"
+            yield f"p99 of GET /health while {name}", ticker.percentile(99), "ms", 20, False, details
 
 
 def _prompt(seed: int, n_tokens: int) -> np.ndarray[Any, Any]:
@@ -167,8 +193,8 @@ def _persisting(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
             daemon.step_ms(_prompt(201, N_LONG), store=True)
     details = f"{median(busy):.2f} against {median(idle):.2f} ms"
     yield "decode step while persisting / not", median(busy) / median(idle), "x", 1.1, False, details
-    late = loaded.p99() - calm.p99()
-    details = f"p99 of GET /health: {loaded.p99():.1f} against {calm.p99():.1f} ms"
+    late = loaded.percentile(99) - calm.percentile(99)
+    details = f"p99 of GET /health: {loaded.percentile(99):.1f} against {calm.percentile(99):.1f} ms"
     yield "event loop later while persisting", max(0.0, late), "ms", 10, False, details
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from store import BLOCK, BlockData, Fingerprint, Segment, Store, WriteRequest, WriteResult
-from tools.bench_daemon import daemon_rows, drop_cache
+from tools.bench_daemon import daemon_rows, drop_cache, latency_rows
 
 ROUNDS = 5
 TOKEN_BYTES = 23_040  # of SmolLM2-135M with f16 keys and values
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table, or JSON with `-o json`; 0 also when a bar was missed: that is a figure like others."""
     rows: list[Row] = []
     with _folder(args.store_path) as folder:
-        for row in _rows(args, folder):
+        for row in _latency(args, folder) if args.daemon else _rows(args, folder):
             rows.append(row)
             print(f"{row.name}: {_shown(row)}", file=sys.stderr)
     if args.output == "json":
@@ -72,6 +72,11 @@ def _rows(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
     yield lookup_row(folder / "look-up")
     yield replace_row(folder / "replace")
     for figure in daemon_rows(args.model, folder / "daemon", args.threads):
+        yield Row(*figure)
+
+
+def _latency(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
+    for figure in latency_rows(args.model, folder, args.threads):
         yield Row(*figure)
 
 

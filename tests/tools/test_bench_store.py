@@ -37,6 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (bench_daemon, "N_PROMPT", 512),
         (bench_daemon, "N_LONG", 512),
         (bench_daemon, "N_DECODE", 8),
+        (bench_daemon, "N_PREFILL", 64),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -49,3 +50,12 @@ def test_all_targets_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == 13 and all(row["seen"] >= 0 and row["bar"] > 0 for row in rows)
     assert not list(tmp_path.iterdir()), "what was measured is left on the disk"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_how_prompt_a_busy_daemon_is_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert emberd(["bench", "--daemon", "-m", str(DATA / "archs" / "llama.gguf"), "-o", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert ["prompts" in row["name"] for row in rows] == [True, False]
+    assert all(row["seen"] > 0 for row in rows)
