@@ -17,6 +17,7 @@ from runtime.kernels.job import ROW_POSITION, ROW_RUN, ROWS, RUN_RINGS, RUN_TABL
 from runtime.kernels.latent_rows import put_row
 from runtime.kernels.norms import rms_norm
 from runtime.kernels.rope import NORM, rotate_norm, tabulate
+from runtime.kernels.roundtrip import E2M1, round_head
 from runtime.kernels.simd import VB, fma, inline, ld_f32, ld_i64, load_f32, splat_f32, store, vdiv, vmax
 from runtime.kernels.tape import JOB_SCRATCH, SCRATCH, Op, arg, variable
 from runtime.kernels.vecmath import vexp
@@ -39,8 +40,9 @@ from runtime.team import grab
     C_FREQUENCIES,  # f64 [pairs] of the rope on the last dims of D
     C_PAIRS,
     C_ROWS,  # where compressed rows go: a source of `latent_rows`
-) = range(16)
-C_WORDS = 16
+    C_ROUNDING,  # a kind of `roundtrip`
+) = range(17)
+C_WORDS = 17
 
 _LOWEST = -3.4e38
 
@@ -101,6 +103,12 @@ def _pool(c, rings, first, out):
         store(out + i, vdiv(total, weights))
 
 
+@nb.njit(**inline)
+def rounded(d, n_rot, kind):
+    """How many values of a row are rounded: rotated ones stay as they are but for the index."""
+    return d if kind == E2M1 else d - n_rot
+
+
 @Op
 def emit(a, job, ith, nth, ctl):
     """(descriptor): the compressed row of each block that a position of the step ends"""
@@ -121,4 +129,5 @@ def emit(a, job, ith, nth, ctl):
         rms_norm(pooled, arg(c, C_NORM), d, ld_f32(c + 8 * C_EPS), pooled)
         tabulate(arg(c, C_FREQUENCIES), pairs, NORM, nb.float32(1.0), first, table)
         rotate_norm(pooled + 4 * (d - 2 * pairs), table, 2 * pairs)
+        round_head(pooled, d, rounded(d, 2 * pairs, arg(c, C_ROUNDING)), arg(c, C_ROUNDING))
         put_row(arg(c, C_ROWS), run_at, first // ratio, pooled)

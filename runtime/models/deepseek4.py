@@ -6,6 +6,10 @@ ratio 128   and all rows compressed from 128 positions each
 
 Raw rows and what is not compressed yet live in rings; compressed rows are pure functions of the prefix, and
 blocks. A block at the end may predict one token further (`build_draft`).
+
+The published weights were trained with rows and the index rounded to 8 and 4 bits. No other engine's logits
+that we know have that, and it is off; ``deepseek4.activation_round_trips=bool:true`` among the overrides of
+metadata turns it on, unverified.
 """
 
 from collections.abc import Sequence
@@ -17,6 +21,7 @@ import numpy.typing as npt
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
 from runtime.kernels.hyperconnect import STREAMS
+from runtime.kernels.roundtrip import E2M1, E4M3, NONE, round_heads
 from runtime.memory.layout import TILE
 from runtime.models import blocks
 from runtime.models import rope as turning
@@ -72,6 +77,7 @@ class V4:
     limits: tuple[float, ...]
     shared_limits: tuple[float, ...]
     eps: float
+    round_trips: bool = False
 
     @property
     def n_head(self) -> int:
@@ -112,6 +118,7 @@ class V4:
             limits=limits,
             shared_limits=f.get_floats(key("swiglu_clamp_shexp"), n_stored, limits),
             eps=f.get_float(key("attention.layer_norm_rms_epsilon")),
+            round_trips=f.get_bool(key("activation_round_trips"), default=False),
         )  # fmt: skip
         if self.index.d < self.n_rot:
             raise ModelError(
@@ -256,13 +263,15 @@ def attention(p: Plan, m: V4, memory: LayerMemory, turns: Turns, n: str, x: Rows
     row = low.columns(padded(m.q_rank), m.d)
     p.head_norm(row, 1, m.d, 0, 0, m.eps, f"{n}attn_kv_a_norm")
     p.rotate_columns(row, m.d - m.n_rot, 1, turns.there)
+    if m.round_trips:
+        p.op(round_heads, row.address, row.ld, 1, m.d, m.d - m.n_rot, E4M3)
     store(p, memory.raw, row)
     keys = [memory.raw]
     if memory.compressed is not None:
         keys.append(memory.compressed.keys)
-        pool(p, m, memory.compressed, turns, f"{n}attn_compressor", h)
+        pool(p, m, memory.compressed, turns, f"{n}attn_compressor", h, E4M3)
     if memory.index is not None:
-        pool(p, m, memory.index, turns, f"{n}indexer_compressor", h)
+        pool(p, m, memory.index, turns, f"{n}indexer_compressor", h, E2M1)
         pick_rows(p, m, memory.index.keys, keys[1], turns, n, h, qr)
     out = attend(p, q, m.n_head, m.d, keys, scale=m.d**-0.5, sinks=f"{n}attn_sinks")
     p.rotate_columns(out, m.d - m.n_rot, m.n_head, turns.back)
@@ -273,14 +282,17 @@ def attention(p: Plan, m: V4, memory: LayerMemory, turns: Turns, n: str, x: Rows
     return p.matmul(grouped, [f"{n}attn_output_b"], "y", widths=[m.n_embd])
 
 
-def pool(p: Plan, m: V4, rows: Compressed, turns: Turns, name: str, h: Source) -> None:
-    compress(p, h, name, rows.accumulator, rows.keys, turns.frequencies, m.eps)
+def pool(p: Plan, m: V4, rows: Compressed, turns: Turns, name: str, h: Source, rounding: int) -> None:
+    compress(p, h, name, rows.accumulator, rows.keys, turns.frequencies, m.eps,
+             rounding if m.round_trips else NONE)  # fmt: skip
 
 
 def pick_rows(p: Plan, m: V4, index: Keys, keys: Keys, turns: Turns, n: str, h: Source, qr: Source) -> None:
     """Queries see those rows of `keys` only whose rows of `index` match best."""
     q = p.matmul(qr, [f"{n}indexer.attn_q_b"], "index q", widths=[m.index.n_head * m.index.d])
     p.rotate_columns(q, m.index.d - m.n_rot, m.index.n_head, turns.there)
+    if m.round_trips:
+        p.op(round_heads, q.address, q.ld, m.index.n_head, m.index.d, m.index.d, E2M1)
     weights = p.matmul(h, [f"{n}indexer.proj"], "index weights", widths=[m.index.n_head])
     select(p, keys, index, q, weights, m.index.n_head, m.index.top_k)
 
@@ -339,7 +351,10 @@ class Network:
         p, n, d = self.p, layer.prefix, self.m.n_embd
         before = previous(p, self.memory.streams(), streams)
         own = f"{n}nextn.embed_tokens"
+        n_vocab = p.n_vocab
         x = p.embedding(own if p.weights.has(f"{own}.weight") else "token_embd", d)
+        if p.n_vocab != n_vocab:
+            raise ModelError(f"{p.file.path.name}: {own} and the token embedding differ in rows")
         joined = p.buffer("joined", 2 * d)
         write(p.rms_norm(x, f"{n}nextn.enorm", self.m.eps), joined.columns(0, d))
         for s in range(STREAMS):

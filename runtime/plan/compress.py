@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from runtime.errors import UnsupportedModel
 from runtime.kernels import compress as ops
+from runtime.kernels import roundtrip
 from runtime.kernels.job import f32_bits
 from runtime.kernels.simd import LANES
 from runtime.plan.builder import Plan
@@ -43,12 +44,12 @@ class Accumulator:
 
 def compress(
     p: Plan, x: Source, name: str, accumulator: Accumulator, keys: Keys,
-    frequencies: npt.NDArray[np.float64], eps: float,
+    frequencies: npt.NDArray[np.float64], eps: float, rounding: int = roundtrip.NONE,
 ) -> None:  # fmt: skip
     """The rows of `keys` that the step's positions complete. The tensors' names begin with `name`.
 
-    `frequencies` are those of the rope on a row's last dims. Errors: ModelError for tensors of other shapes,
-    UnsupportedModel for rows that are not whole vectors.
+    `frequencies` are those of the rope on a row's last dims, `rounding` a kind of `runtime.kernels.roundtrip`.
+    Errors: ModelError for tensors of other shapes, UnsupportedModel for rows that are not whole vectors.
     """
     a, d, width = accumulator, accumulator.d, accumulator.width
     if d % LANES:
@@ -62,7 +63,7 @@ def compress(
         ops.C_D: d, ops.C_RATIO: a.ratio, ops.C_APE: ape.ctypes.data,
         ops.C_NORM: p.weights.vector(f"{name}_norm.weight", widths=[d]), ops.C_EPS: f32_bits(eps),
         ops.C_OFFSET: a.offset, ops.C_FREQUENCIES: frequencies.ctypes.data, ops.C_PAIRS: len(frequencies),
-        ops.C_ROWS: keys.address,
+        ops.C_ROWS: keys.address, ops.C_ROUNDING: rounding,
     }.items():  # fmt: skip
         words[index] = value
     a.ring.patch(words, ops.C_RING, ops.C_STRIDE, ops.C_CAPACITY)

@@ -6,6 +6,7 @@ Rings and cache blocks are not of the plan's memory: their addresses come with e
 from runtime.kernels import compress
 from runtime.kernels import hyperconnect as hc
 from runtime.kernels import latent_rows as lr
+from runtime.kernels.roundtrip import round_heads
 from runtime.plan.extents import Sizes, Span, Spans, touches, words_at
 
 
@@ -50,6 +51,11 @@ def _merge(
     yield Span("bases", bases, 4 * hc.STREAMS)
     yield s.rows("streams", streams, lds, hc.STREAMS * n, rows)
     yield s.rows("out", out, ldo, n, rows)
+
+
+@touches(round_heads)
+def _round_heads(s: Sizes, x: int, ldx: int, heads: int, d: int, n: int, kind: int) -> Spans:
+    yield s.rows("x", x, ldx, heads * d)
 
 
 @touches(compress.append, compress.emit)

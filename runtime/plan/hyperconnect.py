@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
@@ -13,6 +14,7 @@ from runtime.kernels.job import f32_bits
 from runtime.plan.builder import Plan
 from runtime.plan.latent import Keys, store
 from runtime.plan.values import Rows, Source
+from runtime.plan.weights import padded
 
 MAX_ITERATIONS = 1000
 
@@ -40,13 +42,6 @@ class HyperConnections:
         return cls(n_embd, eps, eps_mix, iterations)
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
-    """What `enter` made of a row's numbers and `leave` needs."""
-
-    numbers: Rows
-
-
 def spread(p: Plan, hc: HyperConnections, x: Rows) -> Rows:
     """Rows of streams that are all copies of x."""
     streams = p.buffer("streams", STREAMS * hc.n_embd)
@@ -62,21 +57,20 @@ def previous(p: Plan, keys: Keys, streams: Rows) -> Rows:
     return out
 
 
-def enter(p: Plan, hc: HyperConnections, streams: Rows, name: str) -> tuple[Rows, Gates]:
-    """What a sub-layer sees of the streams."""
+def enter(p: Plan, hc: HyperConnections, streams: Rows, name: str) -> tuple[Rows, Rows]:
+    """What a sub-layer sees of the streams, and the gates by which `leave` gives them its result."""
     m = _numbers(p, hc, streams, name, GATES)
     scales = np.repeat(p.weights.values(f"{name}_scale.weight", 3), [STREAMS, STREAMS, STREAMS**2])
     x = p.buffer("x", hc.n_embd)
     p.op(ops.enter, m.address, m.ld, _constants(p, f"{name} scales", scales),
          p.weights.vector(f"{name}_base.weight", widths=[GATES]), f32_bits(hc.eps_mix), hc.iterations,
          streams.address, streams.ld, hc.n_embd, x.address, x.ld)  # fmt: skip
-    return x, Gates(m)
+    return x, m
 
 
-def leave(p: Plan, hc: HyperConnections, streams: Rows, gates: Gates, y: Rows) -> None:
+def leave(p: Plan, hc: HyperConnections, streams: Rows, gates: Rows, y: Rows) -> None:
     """The streams after a sub-layer that gave y."""
-    m = gates.numbers
-    p.op(ops.leave, m.address, m.ld, streams.address, streams.ld, hc.n_embd, y.address, y.ld)
+    p.op(ops.leave, gates.address, gates.ld, streams.address, streams.ld, hc.n_embd, y.address, y.ld)
 
 
 def merge(p: Plan, hc: HyperConnections, streams: Rows, name: str) -> Rows:
@@ -101,10 +95,9 @@ def _numbers(p: Plan, hc: HyperConnections, streams: Rows, name: str, n: int) ->
     return p.matmul(source, [f"{name}_fn"], "mixing", widths=[n])
 
 
-def _constants(p: Plan, name: str, values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> int:
+def _constants(p: Plan, name: str, values: npt.NDArray[np.float32]) -> int:
     """Address of f32 values in whole vectors."""
-    padded = -(-len(values) // 16) * 16
-    out = p.arena.array((padded,), np.float32, name)
+    out = p.arena.array((padded(len(values)),), np.float32, name)
     out[: len(values)] = values
     address: int = out.ctypes.data
     return address

@@ -224,6 +224,24 @@ def memory(address: int, n_bytes: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * n_bytes).from_address(address))
 
 
+def test_the_activations_round_trips_are_off_and_when_on_the_same_in_every_schedule(
+    tiny: LoadedModel, long: dict[str, np.ndarray]
+) -> None:
+    tokens = long["tokens"][:150]
+    options = ModelOptions(
+        n_ctx=N_CTX, max_outputs=512, key_type="f32", value_type="f32",
+        overrides=["deepseek4.activation_round_trips=bool:true"],
+    )  # fmt: skip
+    loaded = load_model(dsv4("a-f32.gguf"), options)
+    try:
+        logits = all_logits(loaded, tokens)
+        assert loaded.identity != tiny.identity
+        assert np.abs(logits - all_logits(tiny, tokens)).max() > 0.01
+        assert all(np.array_equal(all_logits(loaded, tokens, (chunk,)), logits) for chunk in (1, 7, 64))
+    finally:
+        loaded.close()
+
+
 def test_a_file_with_a_block_for_further_tokens_gives_the_same_logits() -> None:
     o = oracle("a-mtp-f32.mtp")
     with model(dsv4("a-mtp-f32.gguf"), n_ctx=N_CTX, cache_type="f32") as loaded:
