@@ -354,8 +354,11 @@ class Plan:
     ) -> LatentGroup:
         """A group of layers with a row of shared keys for every `ratio` positions (see `plan.latent`).
 
-        `tile_rows` rows of a layer lie together. `kind` is the cache type, by default that of keys.
+        `tile_rows` rows of a layer lie together. `kind` is the cache type, by default that of keys. Such keys
+        are not rotated by Hadamard matrices. Errors: UnsupportedModel for attention that is not causal.
         """
+        if not self.file.get_bool(self.file.arch_key("attention.causal"), default=True):
+            raise UnsupportedModel(f"{self.file.path.name}: shared keys need attention that is causal")
         assert BLOCK % (ratio * tile_rows) == 0
         kv = KV_TYPES[kind or self.options.key_type]
         return self._add_group(LatentGroup(name, len(self.groups), kv, ratio, tile_rows))

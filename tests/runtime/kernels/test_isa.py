@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from runtime.kernels.emit import I8, I32, load_ir, store_ir
 from runtime.kernels.isa import ISA, ISAS, choose, dot4_ir
 from runtime.kernels.simd import I
-from tests.runtime.evaluation import HYBRID_ARCHS, RECURRENT_ARCHS
+from tests.runtime.evaluation import HYBRID_ARCHS, LATENT_ARCHS, RECURRENT_ARCHS
 from tests.runtime.kernels.harness import EVERYDAY
 
 ROOT = Path(__file__).parents[3]
@@ -147,12 +147,12 @@ def test_every_type_gives_the_same_bits_on_every_instruction_set(isa: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
-def test_recurrent_models_give_the_same_bits_on_every_instruction_set(isa: str) -> None:
+def test_recurrent_and_latent_models_give_the_same_bits_on_every_instruction_set(isa: str) -> None:
     host = {name for name, present in llb.get_host_cpu_features().items() if present}
     if not host >= NEEDS[isa]:
         pytest.skip(f"this machine has no {isa}")
     cpu, features = FORCED[isa]
-    names = RECURRENT_ARCHS + HYBRID_ARCHS
+    names = RECURRENT_ARCHS + HYBRID_ARCHS + LATENT_ARCHS
     forced = digests("model_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
     assert forced[0] == isa
     assert forced[1:] == digests("model_digests", names)[1:]

@@ -11,7 +11,7 @@ from runtime.gguf import open_model
 from runtime.model import LoadedModel, ModelOptions, load_model
 from runtime.models.deepseek32 import LONG_CONTEXT, selecting_layers
 from runtime.models.mla import Latent
-from tests.runtime.evaluation import all_logits, arch, model
+from tests.runtime.evaluation import all_logits, arch, hidden_rows, model
 from tests.runtime.rewriting import rewritten
 
 LITE = Latent(n_head=2, rank=32, q_rank=0, nope=32, n_rot=16, d_v=32)
@@ -157,6 +157,21 @@ def test_numbers_that_do_not_fit_are_refused_in_one_line(name: str, override: st
     with pytest.raises(ModelError, match=message) as error:
         load_model(arch(name), ModelOptions(n_ctx=256, overrides=[f"{name}.{override}"])).close()
     assert "\n" not in str(error.value)
+
+
+def test_attention_that_is_not_causal_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="causal"):
+        load_model(
+            arch("deepseek2"), ModelOptions(n_ctx=256, overrides=["deepseek2.attention.causal=bool:false"])
+        )
+
+
+def test_a_model_loaded_for_embeddings_gives_what_its_head_would_get() -> None:
+    """The reference's states after the final norm, of the last four tokens."""
+    o = np.load(arch("deepseek2", "npz"))
+    with model(arch("deepseek2"), n_ctx=256, cache_type="f32", embeddings=True) as loaded:
+        (rows,) = hidden_rows(loaded, o["prompt_ids"].astype(np.int32))
+    assert np.abs(rows[-4:] - o["act_result_norm"]).max() < 1e-3
 
 
 def test_a_cache_type_that_cannot_hold_the_rows_is_refused() -> None:
