@@ -55,6 +55,7 @@ from runtime.memory.prefix import Render
 from runtime.memory.tail import ALIGNMENT
 from runtime.model import LoadedModel
 from store import (
+    MAX_POINTS,
     BlockData,
     Damaged,
     Fingerprint,
@@ -421,8 +422,16 @@ def fingerprint_of(loaded: LoadedModel, weights: bytes) -> Fingerprint:
 
 
 async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient, name: str) -> MemoryBridge:
-    """Open the configured store. Raises StoreError or OSError."""
-    open_store = partial(Store.open, Path(config.store_path), budget_bytes=config.store_budget or None)
+    """Open the configured store. Raises StoreError or OSError.
+
+    It keeps as many points of a prompt as RAM does, so that an edit costs no more after a restart.
+    """
+    open_store = partial(
+        Store.open,
+        Path(config.store_path),
+        budget_bytes=config.store_budget or None,
+        max_points=max(MAX_POINTS, config.ctx_checkpoints),
+    )
     files = Path(config.slot_save_path) if config.slot_save_path else None
     if files is not None:
         files.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -46,11 +46,12 @@ from store.names import checked_name
 from store.points import PointRef
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
 from store.statistics import StoreStatistics
-from store.store import Store
+from store.store import MAX_POINTS, Store
 from store.update import Segment
 
 __all__ = [
     "BLOCK",
+    "MAX_POINTS",
     "Adapter",
     "Administration",
     "BlockData",

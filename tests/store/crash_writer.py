@@ -16,8 +16,8 @@ def main() -> None:
     while True:
         seed += 1
         prompt = kv.tokens((1, 300), (seed, 400))
-        kv.Offer(store, root, kv.tokens((1, 300), (seed, 90)), scale=8)
-        kv.write(store, root, prompt, "save", scale=8)
+        kv.Offer(store, root, kv.tokens((1, 300), (seed, 90)), scale=8, points=(100, 300, 390))
+        kv.write(store, root, prompt, "save", scale=8, points=(100, 300, 500, 700))
         store.save_manifest(str(seed), root, prompt)
         names.append(str(seed))
         print("save", seed, flush=True)

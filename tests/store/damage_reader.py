@@ -14,12 +14,14 @@ def main() -> None:
         rebuilt = store.statistics().rebuilt
         prompts = [kv.tokens((1, 300), (seed, 400)) for seed in range(4)]
         restored = sum(kv.restore(store, root, prompt, 8) for prompt in prompts)
+        for prompt in prompts:
+            assert kv.resume(store, root, prompt, 8) in (0, 200, 600)
         print(f"{restored} of 2800, {rebuilt} rebuilt")
         assert store.flush(30)
         for prompt in prompts:
             for _ in range(6):
-                kv.Offer(store, root, prompt, scale=8).wait()
-                if kv.restore(store, root, prompt, 8) == 700:
+                kv.Offer(store, root, prompt, scale=8, points=(200, 600)).wait()
+                if kv.restore(store, root, prompt, 8) == 700 and kv.resume(store, root, prompt, 8) == 600:
                     break
                 assert store.flush(30)
             else:

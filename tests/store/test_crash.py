@@ -40,6 +40,7 @@ def check_after_kill(folder: Path, acknowledged: list[str]) -> None:
             if verb == "save" and name not in deleted and name in names:
                 prompt = kv.tokens((1, 300), (int(name), 400))
                 assert kv.restore(store, root, prompt, 8) == 700, f"the acknowledged save {name} is not whole"
+                assert kv.resume(store, root, prompt, 8) == 700, f"the save {name} has lost its point"
         last = [line.split()[1] for line in acknowledged if line.startswith("save")][-1:]
         assert set(last) <= names, "an acknowledged save is gone"
         assert deleted.isdisjoint(names), "a deleted save came back"

@@ -26,7 +26,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with kv.open_store(folder) as store:
         root = store.register(kv.FINGERPRINT)
         for seed in range(4):
-            kv.write(store, root, kv.tokens((1, 300), (seed, 400)), scale=8)
+            kv.write(store, root, kv.tokens((1, 300), (seed, 400)), scale=8, points=(200, 600))
         store.save_manifest("mine", root, kv.tokens((1, 300), (2, 400)))
     return (folder / "store" / "data.mdb").read_bytes()
 
