@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from store import audit, chain
 from store.audit import FingerprintInfo, Verification
 from store.chain import Tokens
-from store.errors import FingerprintMismatch, WriteRefused
+from store.errors import Damaged, FingerprintMismatch, WriteRefused
 from store.fingerprint import Fingerprint, diff
 from store.forgetting import Forgetting, Forgotten, Render
 from store.manifests import ManifestInfo
@@ -157,7 +157,10 @@ class Administration:
     ) -> None:
         """Write a block or point and wait for it."""
         results: queue.SimpleQueue[WriteResult] = queue.SimpleQueue()
-        self._store.offer(WriteRequest(root, prefix, blocks, "save", results.put, points))
+        try:
+            self._store.offer(WriteRequest(root, prefix, blocks, "save", results.put, points))
+        except ValueError as error:
+            raise Damaged(f"the file holds what cannot be stored: {error}") from None
         result = results.get(timeout=TIMEOUT_S)
         if result.outcome is not Outcome.WRITTEN:
             raise WriteRefused(result.reason)

@@ -2,8 +2,10 @@
 
 import os
 import struct
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -80,6 +82,55 @@ def test_any_header_under_a_right_digest_is_refused(
     path.write_bytes(body + blake2b(body, digest_size=32).digest())
     with pytest.raises(Damaged):
         PortableFile(path)
+
+
+def rewritten(path: Path, change: Callable[[list[Any]], None]) -> None:
+    """Change the header's fields under a digest that is right again."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<I", data, len(MAGIC))
+    start = len(MAGIC) + 4
+    fields = msgpack.unpackb(data[start : start + length])
+    change(fields)
+    packed = msgpack.packb(fields)
+    body = MAGIC + struct.pack("<I", len(packed)) + packed + data[start + length : -32]
+    path.write_bytes(body + blake2b(body, digest_size=32).digest())
+
+
+def test_a_file_of_before_there_were_points_is_read(exported: Path, tmp_path: Path) -> None:
+    rewritten(exported, lambda fields: fields.pop())
+    with kv.open_store(tmp_path / "other") as other:
+        info = other.administration.import_save(exported)
+        assert (info.n_tokens, info.n_point) == (700, 0)
+
+
+STATE = ["state", "state/1", 5000, 5000]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        [0, [STATE]],
+        [701, [STATE]],
+        [-1, [STATE]],
+        [2**63, [STATE]],
+        ["1", 5],
+        [700, [["state", "state/1", -1, 5000]]],
+        [700, [["state", "state/1", 5000, 0]]],
+        [700, [[b"state", "state/1", 5000, 5000]]],
+        [700, [STATE] * 3],
+        [700, [STATE, ["ring", "ring/1", 1 << 31, 1 << 20]]],
+        7,
+    ],
+)
+def test_a_forged_point_is_refused(exported: Path, tmp_path: Path, point: object) -> None:
+    def forge(fields: list[Any]) -> None:
+        fields[-1] = point
+
+    rewritten(exported, forge)
+    with kv.open_store(tmp_path / "other") as other:
+        with pytest.raises(Damaged):
+            other.administration.import_save(exported)
+        assert other.list_manifests() == ()
 
 
 def test_links_and_pipes_are_not_read(exported: Path, tmp_path: Path) -> None:
