@@ -6,6 +6,7 @@ and a newer one takes the defaults for what an older record lacks.
 """
 
 from dataclasses import MISSING, astuple, dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Self, cast
 
 import msgpack
@@ -67,14 +68,21 @@ class Record:
         version, *rest = unseal(key, value, cls.LIMIT)
         if version != cls.VERSION:
             raise Damaged(f"a {cls.__name__} of version {version}; this program reads {cls.VERSION}")
-        known = fields(cast(Any, cls))
-        if len(rest) < sum(field.default is MISSING for field in known):
+        n_needed, n_known = _numbers_of_fields(cast(Any, cls))
+        if len(rest) < n_needed:
             raise Damaged(f"a {cls.__name__} of {len(rest)} fields")
-        return cls._of(rest[: len(known)])
+        return cls._of(rest[:n_known])
 
     @classmethod
     def _of(cls, values: list[Any]) -> Self:
         return cls(*values)
+
+
+@cache
+def _numbers_of_fields(cls: type[Record]) -> tuple[int, int]:
+    """How many a record must have, and how many this program knows."""
+    known = fields(cast(Any, cls))
+    return sum(field.default is MISSING for field in known), len(known)
 
 
 @dataclass(frozen=True, slots=True)
