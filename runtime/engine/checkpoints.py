@@ -42,7 +42,7 @@ class Checkpoints:
         task = slot.task
         assert task is not None
         sequence.capture(task.logits if task.logits_at == sequence.n_tokens else None)
-        self._thin_sequence(sequence)
+        self._thin_sequence(sequence, len(task.request.prompt))
         self.fit(slots)
 
     def fit(self, slots: list[Slot]) -> None:
@@ -53,10 +53,11 @@ class Checkpoints:
             budget -= sum(point.n_bytes for point in _alone(slot.sequence))
         thin(self._index, max(0, budget), self._policy.eviction)
 
-    def _thin_sequence(self, sequence: BlockSequence) -> None:
+    def _thin_sequence(self, sequence: BlockSequence, n_prompt: int) -> None:
+        """The present prompt's end stays, for whoever asks for another answer to it."""
         points = [point.n_tokens for point in sequence.points()]
         while len(points) > self._policy.max_count:
-            sequence.drop_point(points.pop(surplus(points, self._policy.eviction)))
+            sequence.drop_point(points.pop(surplus(points, self._policy.eviction, n_prompt)))
 
     def _thin_own(self, sequence: BlockSequence) -> None:
         """A private sequence's points may take the whole budget at most."""

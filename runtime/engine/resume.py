@@ -170,16 +170,18 @@ def spaced_turns(turn_starts: Sequence[int], n_prompt: int) -> frozenset[int]:
     return frozenset(kept)
 
 
-def surplus(positions: Sequence[int], eviction: Eviction) -> int:
+def surplus(positions: Sequence[int], eviction: Eviction, wanted: int = 0) -> int:
     """Which of these ascending points is to go: an index.
 
     FIFO: the first. Else that between first and last whose neighbours lie closest, by the product of the gaps
-    (`ik_llama.cpp`'s variance), so that the rest stays evenly spread; of two the first.
+    (`ik_llama.cpp`'s variance), so that the rest stays evenly spread; of two the first. The one at `wanted`
+    stays as long as there is another between.
     """
     if eviction is Eviction.FIFO or len(positions) < 3:
         return 0
     gaps = [b - a for a, b in pairwise(positions)]
-    return 1 + min(range(len(positions) - 2), key=lambda i: gaps[i] * gaps[i + 1])
+    between = range(1, len(positions) - 1)
+    return min(between, key=lambda i: (positions[i] == wanted, gaps[i - 1] * gaps[i]))
 
 
 def _near_end(state: CheckpointState, policy: CheckpointPolicy) -> tuple[int, int]:

@@ -36,6 +36,11 @@ def test_surplus(eviction: Eviction, positions: list[int], gone: int) -> None:
     assert surplus(positions, eviction) == gone
 
 
+def test_a_wanted_point_goes_last() -> None:
+    assert surplus([10, 20, 25, 1000], Eviction.VARIANCE, wanted=20) == 2
+    assert surplus([10, 20, 1000], Eviction.VARIANCE, wanted=20) == 1
+
+
 @given(st.sets(st.integers(1, 10_000), min_size=3, max_size=60))
 def test_thinning_keeps_the_first_and_the_last(found: set[int]) -> None:
     positions = sorted(found)
@@ -76,6 +81,7 @@ def test_a_sequence_has_at_most_so_many_points(kind: str) -> None:
     kept = points(made)
     assert len(kept) == 4
     assert (kept[0], kept[-1]) == (128, 2699)
+    assert kept[2] == 2500, "another answer to the same prompt is likely to be asked for"
     assert made.core.slots[0].state().n_checkpoints == 4
 
 
