@@ -53,9 +53,9 @@ def make_scan(n, per_channel):
 
     @nb.njit(**inline)
     def correction(v, u, beta, e):
-        """beta (v - u), u the product of the key and the decayed state, or of what is yet to be decayed."""
-        minus = splat_f32(nb.float32(-1.0)) * (splat_f32(nb.float32(1.0)) if per_channel else splat_at(e))
-        return tile_scale(tile_fma(tile_load(zero(), v, VB), u, minus), splat_at(beta))
+        """beta (v - S^T k), S decayed: u is that product, but for a decay that all channels share."""
+        decay = nb.float32(1.0) if per_channel else ld_f32(e)
+        return tile_scale(tile_fma(tile_load(zero(), v, VB), u, splat_f32(-decay)), splat_at(beta))
 
     @nb.njit(**inline)
     def scan(before, after, step, dk, n_rows, q, k, v, ldx, beta, e, keys, ldg, o, ldo):

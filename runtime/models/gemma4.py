@@ -75,10 +75,11 @@ def mlp_and_experts(p: Plan, d: Decoder, e: Experts, layer: Layer, x: Rows) -> N
     p.scale(logits, d.n_embd**-0.5)
     routing = route(p, logits, e.gating, scales=f"{n}ffn_down_exps.scale")
     p.clear(mixed)
-    expert_mlp(
-        p, p.keep(p.rms_norm(x, f"{n}pre_ffw_norm_2", d.eps)), routing, [f"{n}ffn_gate_up_exps"],
-        f"{n}ffn_down_exps", e.n_ff, mixed, activation="gelu-gate",
-    )  # fmt: skip
+    h = p.keep(p.rms_norm(x, f"{n}pre_ffw_norm_2", d.eps))
+    up, down = [f"{n}ffn_gate_up_exps"], f"{n}ffn_down_exps"
+    if not p.weights.has(f"{n}ffn_gate_up_exps.weight"):
+        up = [f"{n}ffn_gate_exps", f"{n}ffn_up_exps"]
+    expert_mlp(p, h, routing, up, down, e.n_ff, mixed, activation="gelu-gate")
     p.rms_norm_add(mixed, f"{n}post_ffw_norm_2", d.eps, both)
     p.rms_norm_add(both, f"{n}post_ffw_norm", d.eps, x)
 

@@ -1,7 +1,8 @@
 """Qwen 3.5 and Qwen 3 Next: three layers of gated delta rule for each one of attention with gated heads.
 
-In Qwen 3.5 every n-th head of values shares one of keys; in Qwen 3 Next neighbours do, and one matrix gives
-beta and alpha. With text alone, interleaved rope turns every pair by one position.
+In Qwen 3.5 every n-th head of values shares one of keys; in Qwen 3 Next neighbours do, one matrix gives beta
+and alpha, and in older files one gives all else, grouped by heads of keys. With text alone, interleaved rope
+turns every pair by one position.
 """
 
 from dataclasses import dataclass
@@ -59,26 +60,42 @@ def attention(p: Plan, d: Decoder, layer: Layer, x: Rows, cache: CacheGroup, rot
     p.matmul(gated(p, out, gates), [f"{n}attn_output"], "y", residual=x)
 
 
+def ungrouped(p: Plan, x: Rows, h: DeltaHeads) -> Rows:
+    """Columns q, k, v, z of each head of keys with the heads of values that share it -> all q, k, v, z."""
+    out = p.buffer("delta ungrouped", x.width)
+    widths = [h.d, h.d, h.sharing * h.d, h.sharing * h.d]
+    at = 0
+    for i, width in enumerate(widths):
+        p.copy_groups(x, sum(widths[:i]), width, h.n_k, out.columns(at, h.n_k * width), 0)
+        at += h.n_k * width
+    return out
+
+
 def recurrence(p: Plan, d: Decoder, m: Mixer, layer: Layer, x: Rows) -> None:
     """x += what the states of the delta rule say, normed and gated"""
     n, h = layer.prefix, m.heads
-    together = p.weights.has(f"{n}ssm_ba.weight")
-    steps, widths = (["ssm_ba"], [2 * h.n_v]) if together else (["ssm_beta", "ssm_alpha"], [h.n_v, h.n_v])
-    names = [f"{n}{name}" for name in ("attn_qkv", "attn_gate", *steps)]
-    y = p.matmul(
-        p.rms_norm(x, f"{n}attn_norm", d.eps), names, "delta in", widths=[h.width, h.n_values, *widths]
+    n_inputs = h.width + h.n_values
+    grouped, together = (p.weights.has(f"{n}{name}.weight") for name in ("ssm_in", "ssm_ba"))
+    names, widths = (
+        (["ssm_in"], [n_inputs]) if grouped else (["attn_qkv", "attn_gate"], [h.width, h.n_values])
     )
-    qkv, z = y.columns(0, h.width), y.columns(h.width, h.n_values)
-    beta = y.columns(h.width + h.n_values, widths[0])
-    group, stride = (h.n_v // h.n_k, 2 * h.n_v // h.n_k) if together else (h.n_v, 0)
-    alpha = beta.columns(group if together else padded(h.n_v), widths[0])
-    gates = head_gates(p, beta, alpha, group, stride, h, n)
+    names += ["ssm_ba"] if together else ["ssm_beta", "ssm_alpha"]
+    widths += [2 * h.n_v] if together else [h.n_v, h.n_v]
+    y = p.matmul(
+        p.rms_norm(x, f"{n}attn_norm", d.eps), [n + name for name in names], "delta in", widths=widths
+    )
+    beta = y.columns(n_inputs, h.n_v)
+    if together:
+        gates = head_gates(p, beta, beta.columns(h.sharing, h.n_v), h.sharing, 2 * h.sharing, h, n)
+    else:
+        gates = head_gates(p, beta, beta.columns(padded(h.n_v), h.n_v), h.n_v, 0, h, n)
+    inputs = ungrouped(p, y.columns(0, n_inputs), h) if grouped else y
+    qkv, z = inputs.columns(0, h.width), inputs.columns(h.width, h.n_values)
     qkv = convolve(p, qkv, [f"{n}ssm_conv1d"], [h.width], m.taps, "delta qkv", silu=True)
     normalise_keys(p, qkv, h, d.eps)
     out = delta_rule(p, qkv, gates, h)
-    p.matmul(
-        normed_and_gated(p, out, h.n_v, f"{n}ssm_norm", d.eps, z, "silu"), [f"{n}ssm_out"], "y", residual=x
-    )
+    source = normed_and_gated(p, out, h.n_v, f"{n}ssm_norm", d.eps, z, "silu")
+    p.matmul(source, [f"{n}ssm_out"], "y", residual=x)
 
 
 def build(p: Plan) -> None:

@@ -11,7 +11,7 @@ from runtime.errors import ModelError, StepCancelled
 from runtime.evaluate import LinearSequence
 from runtime.model import LoadedModel, ModelOptions, load_model
 from runtime.runner import Run
-from tests.runtime.evaluation import HYBRID_ARCHS, RECURRENT_ARCHS, all_logits, arch, model
+from tests.runtime.evaluation import DELTA_ARCHS, HYBRID_ARCHS, RECURRENT_ARCHS, all_logits, arch, model
 from tests.runtime.rewriting import rewritten
 
 N = 90
@@ -27,7 +27,7 @@ def state_before(loaded: LoadedModel, run: Run) -> bytes:
     return ctypes.string_at(run.tail.before, tail.state_bytes)
 
 
-@pytest.mark.parametrize("name", [*RECURRENT_ARCHS, "lfm2", "falcon-h1"])
+@pytest.mark.parametrize("name", [*RECURRENT_ARCHS, "lfm2", "falcon-h1", "qwen35", "kimi-linear"])
 def test_a_step_that_is_given_up_leaves_its_state_and_is_repeated_exactly(name: str) -> None:
     with model(arch(name), n_ctx=256) as loaded:
         runner, tokens = loaded.runner, prompt(loaded)
@@ -74,7 +74,7 @@ def test_experts_may_work_on_a_projection(tmp_path: Path) -> None:
         assert np.abs(all_logits(plain, tokens) - all_logits(latent, tokens)).max() < 1e-4
 
 
-@pytest.mark.parametrize("name", [*RECURRENT_ARCHS, *HYBRID_ARCHS])
+@pytest.mark.parametrize("name", [*RECURRENT_ARCHS, *HYBRID_ARCHS, *DELTA_ARCHS])
 def test_a_point_taken_anywhere_goes_on_with_the_same_bits(name: str) -> None:
     with model(arch(name), n_ctx=256) as loaded:
         tokens = prompt(loaded)
@@ -91,13 +91,14 @@ def test_a_point_taken_anywhere_goes_on_with_the_same_bits(name: str) -> None:
 
 def test_identity_names_the_arithmetic_that_made_the_state_and_no_other() -> None:
     families = {}
-    for name in ("llama", "lfm2", "mamba2", "rwkv7"):
+    for name in ("llama", "lfm2", "mamba2", "rwkv7", "qwen35"):
         with model(arch(name), n_ctx=256) as loaded:
             families[name] = {key for key, _ in loaded.identity if key.startswith("numerics.")}
     dense = families["llama"]
     assert families["lfm2"] == dense | {"numerics.conv"}
     assert families["mamba2"] == dense | {"numerics.conv", "numerics.mamba"}
     assert families["rwkv7"] == dense | {"numerics.wkv"}
+    assert families["qwen35"] == dense | {"numerics.conv", "numerics.delta-net"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from runtime.kernels.emit import I8, I32, load_ir, store_ir
 from runtime.kernels.isa import ISA, ISAS, choose, dot4_ir
 from runtime.kernels.simd import I
-from tests.runtime.evaluation import HYBRID_ARCHS, LATENT_ARCHS, RECURRENT_ARCHS
+from tests.runtime.evaluation import DELTA_ARCHS, HYBRID_ARCHS, LATENT_ARCHS, RECURRENT_ARCHS
 from tests.runtime.kernels.harness import EVERYDAY
 
 ROOT = Path(__file__).parents[3]
@@ -152,7 +152,7 @@ def test_recurrent_and_latent_models_give_the_same_bits_on_every_instruction_set
     if not host >= NEEDS[isa]:
         pytest.skip(f"this machine has no {isa}")
     cpu, features = FORCED[isa]
-    names = RECURRENT_ARCHS + HYBRID_ARCHS + LATENT_ARCHS
+    names = RECURRENT_ARCHS + HYBRID_ARCHS + LATENT_ARCHS + DELTA_ARCHS
     forced = digests("model_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
     assert forced[0] == isa
     assert forced[1:] == digests("model_digests", names)[1:]
