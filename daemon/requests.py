@@ -5,6 +5,7 @@
 yet are declared too, so that asking for them is an error (`daemon.unsupported`) and never silently ignored.
 """
 
+import codecs
 import re
 from typing import Annotated, Any, TypeVar
 
@@ -261,19 +262,48 @@ class ForgetRequest(ChatRequest, kw_only=True):
 _AT = re.compile(r"(?P<text>.*?) - at `\$(?P<path>[^`]*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 
+_EXACT = 2**53
+_TOO_DEEP = "JSON body is nested too deeply"
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decode(body: bytes, type: type[T]) -> T:
-    """Decode and check a body. Raises ApiError 400 with the name of the first wrong field."""
+    """Decode and check a body. Raises ApiError 400 with the name of the first wrong field.
+
+    A byte order mark passes, and a whole number may be written as 2.0, which JSON does not tell from 2.
+    """
+    body = body.removeprefix(codecs.BOM_UTF8)
     try:
         return msgspec.json.decode(body, type=type)
     except msgspec.ValidationError as error:
-        raise _field_error(body, str(error)) from None
+        if "Expected `int" not in str(error):
+            raise _field_error(body, str(error)) from None
     except msgspec.DecodeError as error:
         raise invalid(f"JSON body cannot be parsed: {error}") from None
     except RecursionError:
-        raise invalid("JSON body is nested too deeply") from None
+        raise invalid(_TOO_DEEP) from None
+    return _decode_whole_numbers(body, type)
+
+
+def _decode_whole_numbers(body: bytes, type: type[T]) -> T:
+    try:
+        return msgspec.convert(_whole(msgspec.json.decode(body)), type)
+    except msgspec.ValidationError as error:
+        raise _field_error(body, str(error)) from None
+    except RecursionError:
+        raise invalid(_TOO_DEEP) from None
+
+
+def _whole(value: Any) -> Any:
+    """The same value with integers for floats that are whole."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return value
 
 
 def _field_error(body: bytes, message: str) -> ApiError:

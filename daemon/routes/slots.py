@@ -1,5 +1,6 @@
 """``GET /slots`` and ``POST /slots/{id}?action=save|restore|erase``."""
 
+import re
 import time
 import unicodedata
 from dataclasses import replace
@@ -18,6 +19,7 @@ from daemon.settings import Defaults
 from runtime.engine.messages import SlotState
 
 MAX_NAME = 255
+_NUMBER = re.compile("[0-9]{1,9}")
 _FORBIDDEN = set('/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff')
 
 
@@ -33,10 +35,9 @@ def register(app: QuartTrio, service: Service) -> None:
 
     @app.post("/slots/<id_slot>")
     async def act(id_slot: str) -> Response:
-        try:
-            slot = int(id_slot)
-        except ValueError:
-            raise invalid("Invalid slot ID") from None
+        if not _NUMBER.fullmatch(id_slot):
+            raise invalid("Invalid slot ID")
+        slot = int(id_slot)
         action = request.args.get("action", "")
         if action not in ("save", "restore", "erase"):
             raise invalid("Invalid action")

@@ -122,7 +122,7 @@ def test_a_malformed_request_is_answered_400_with_the_field(
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"\xff\xfe", b'{"prompt": "\xff"}', b'{"prompt": "a", "n_predict": NaN}', b"[" * 100_000,
+    [b"", b"{", b'{"n_predict": 1.0, "x": ' + b"[" * 900 + b"]" * 900 + b"}", b"\xff\xfe", b'{"prompt": "\xff"}', b'{"prompt": "a", "n_predict": NaN}', b"[" * 100_000,
      b'{"prompt": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"temperature": 1e999}', b"null"],
 )  # fmt: skip
 def test_a_body_that_is_not_json_is_answered_400(daemon: RunningDaemon, body: bytes) -> None:
@@ -348,3 +348,16 @@ def test_what_text_completions_cannot_do_is_refused_by_name(
 @pytest.mark.parametrize("field", [{"echo": False}, {"suffix": ""}, {"best_of": 1}, {"best_of": 2, "n": 2}])
 def test_what_asks_for_nothing_more_passes(daemon: RunningDaemon, field: dict[str, Any]) -> None:
     assert daemon.post("/v1/completions", {"prompt": "a", "max_tokens": 1, **field}).status_code == 200
+
+
+def test_whole_numbers_may_be_written_as_floats(daemon: RunningDaemon) -> None:
+    body = {"prompt": [1.0, 2], "n_predict": 3.0, "top_k": 5.0, "temperature": 1, "stop": "x"}
+    assert daemon.post("/completion", body).json()["tokens_predicted"] == 3
+    assert last_request(daemon).prompt.tolist() == [1, 2] and last_request(daemon).sampling.top_k == 5
+    for value in (3.5, 1e300, "3", True, [3.0]):
+        assert "Field 'n_predict'" in daemon.error("/completion", {"prompt": "a", "n_predict": value}, 400)
+
+
+def test_a_byte_order_mark_is_no_fault(daemon: RunningDaemon) -> None:
+    response = daemon.client.post("/completion", content=b'\xef\xbb\xbf{"prompt": "a", "n_predict": 1}')
+    assert response.status_code == 200

@@ -108,6 +108,8 @@ def test_a_slot_is_erased(daemon: RunningDaemon) -> None:
         ("/slots/x?action=erase", None, "Invalid slot ID"),
         ("/slots/2?action=erase", None, "Invalid slot ID"),
         ("/slots/-1?action=erase", None, "Invalid slot ID"),
+        ("/slots/0_1?action=erase", None, "Invalid slot ID"),
+        ("/slots/\u0661?action=erase", None, "Invalid slot ID"),
         ("/slots/0?action=burn", None, "Invalid action"),
         ("/slots/0", None, "Invalid action"),
         ("/slots/0?action=save", None, "Field 'filename': is required"),
