@@ -88,10 +88,9 @@ def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     f, d = p.file, Decoder.read(p.file)
     is_local = local_layers(f, d.n_layer, window_of(f), PERIOD)
-    d = replace(d, layers=tuple(sized(f, d, is_local)))
     experts = Experts.read(f, d) if Experts.any_in(f) else None
-    everywhere = rope.rotation(p, f.get_int(f.arch_key("attention.key_length")), neox=True)
-    local = everywhere
+    everywhere = local = rope.rotation(p, d.heads.d_k, neox=True)
+    d = replace(d, layers=tuple(sized(f, d, is_local)))
     if any(is_local):
         d_k = next(layer.heads.d_k for layer in d.layers if is_local[layer.index])
         local = rope.plain(p, d_k, neox=True, base="rope.freq_base_swa", count="rope.dimension_count_swa")

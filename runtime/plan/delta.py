@@ -11,7 +11,7 @@ from runtime.plan.builder import Plan
 from runtime.plan.values import Rows
 from runtime.plan.weights import padded
 
-MAX_HEADS, MAX_HEAD = 4096, 4096
+MAX_HEADS, MAX_HEAD = 4096, 512
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ def rewritten(
     keys: Mapping[str, int | list[bool]] | None = None, more: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Write the model with changed tensors (None: without them), others or more keys, more tensors.
+
     Returns all tensors in float64, in numpy's order of dims.
     """
     keys, more = keys or {}, more or {}
