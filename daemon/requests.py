@@ -263,7 +263,6 @@ _AT = re.compile(r"(?P<text>.*?) - at `\$(?P<path>[^`]*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 
 _EXACT = 2**53
-_TOO_DEEP = "JSON body is nested too deeply"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -275,24 +274,18 @@ def decode(body: bytes, type: type[T]) -> T:
     """
     body = body.removeprefix(codecs.BOM_UTF8)
     try:
-        return msgspec.json.decode(body, type=type)
+        try:
+            return msgspec.json.decode(body, type=type)
+        except msgspec.ValidationError as error:
+            if "Expected `int" not in str(error):
+                raise
+            return msgspec.convert(_whole(msgspec.json.decode(body)), type)
     except msgspec.ValidationError as error:
-        if "Expected `int" not in str(error):
-            raise _field_error(body, str(error)) from None
+        raise _field_error(body, str(error)) from None
     except msgspec.DecodeError as error:
         raise invalid(f"JSON body cannot be parsed: {error}") from None
     except RecursionError:
-        raise invalid(_TOO_DEEP) from None
-    return _decode_whole_numbers(body, type)
-
-
-def _decode_whole_numbers(body: bytes, type: type[T]) -> T:
-    try:
-        return msgspec.convert(_whole(msgspec.json.decode(body)), type)
-    except msgspec.ValidationError as error:
-        raise _field_error(body, str(error)) from None
-    except RecursionError:
-        raise invalid(_TOO_DEEP) from None
+        raise invalid("JSON body is nested too deeply") from None
 
 
 def _whole(value: Any) -> Any:

@@ -122,7 +122,7 @@ def test_a_malformed_request_is_answered_400_with_the_field(
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b'{"n_predict": 1.0, "x": ' + b"[" * 900 + b"]" * 900 + b"}", b"\xff\xfe", b'{"prompt": "\xff"}', b'{"prompt": "a", "n_predict": NaN}', b"[" * 100_000,
+    [b"", b"{", b'{"n_predict": "x"', b'{"n_predict": 1.0, "x": ' + b"[" * 900 + b"]" * 900 + b"}", b"\xff\xfe", b'{"prompt": "\xff"}', b'{"prompt": "a", "n_predict": NaN}', b"[" * 100_000,
      b'{"prompt": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"temperature": 1e999}', b"null"],
 )  # fmt: skip
 def test_a_body_that_is_not_json_is_answered_400(daemon: RunningDaemon, body: bytes) -> None:
