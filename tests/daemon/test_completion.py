@@ -120,11 +120,27 @@ def test_a_malformed_request_is_answered_400_with_the_field(
     assert message in daemon.error("/completion", body, 400)
 
 
+DEEP = b"[" * 900 + b"]" * 900
+DEEPER = b"[" * 100_000 + b"]" * 100_000
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b'{"n_predict": "x"', b'{"n_predict": 1.0, "x": ' + b"[" * 900 + b"]" * 900 + b"}", b"\xff\xfe", b'{"prompt": "\xff"}', b'{"prompt": "a", "n_predict": NaN}', b"[" * 100_000,
-     b'{"prompt": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"temperature": 1e999}', b"null"],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "a", "n_predict": NaN}',
+        b'{"temperature": 1e999}',
+        b'{"n_predict": "x"',
+        b'{"n_predict": 1.0, "x": %s}' % DEEP,
+        b'{"prompt": "a", "x": %s}' % DEEPER,
+    ],
+    ids=lambda body: body[:24].decode(errors="replace"),
+)
 def test_a_body_that_is_not_json_is_answered_400(daemon: RunningDaemon, body: bytes) -> None:
     response = daemon.client.post("/completion", content=body)
     assert response.status_code == 400
