@@ -1,21 +1,26 @@
 """Models with a tail in the engine: what is resumed from a point has the bits of what was read in one go."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from runtime.engine import Embedded, EmbedRequest, Engine, EngineConfig
 from runtime.engine.resume import CheckpointPolicy
 from runtime.evaluate import LinearSequence
 from runtime.memory.layout import MemoryLayout
 from runtime.model import LoadedModel
+from runtime.pooling import Pooling
+from runtime.readout import Readout
 from runtime.runner import Run
-from tests.runtime.engine.fakes import FakeTokenizer
+from tests.runtime.engine.fakes import FakeTokenizer, Inbox
 from tests.runtime.engine.harness import Bench, join
-from tests.runtime.evaluation import all_logits, arch, model
+from tests.runtime.evaluation import all_logits, arch, hidden_rows, model
+from tests.shared_data import shared
 
-KINDS = ("mamba", "mamba2", "rwkv7", "lfm2", "qwen35", "kimi-linear", "falcon-h1")
+KINDS = ("deepseek4", "mamba", "mamba2", "rwkv7", "lfm2", "qwen35", "kimi-linear", "falcon-h1")
 N = 600
 
 
@@ -50,8 +55,12 @@ class Spy:
 
 @pytest.fixture(params=KINDS, scope="module")
 def loaded(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
-    with model(arch(request.param), n_ctx=1024, max_runs=2, n_ubatch=128) as made:
+    with model(file_of(request.param), n_ctx=1024, max_runs=2, n_ubatch=128) as made:
         yield made
+
+
+def file_of(kind: str) -> Path:
+    return shared("models/dsv4/dsv4-tiny-a-f32.gguf") if kind == "deepseek4" else arch(kind)
 
 
 def bench(loaded: LoadedModel) -> tuple[Bench, Spy]:
@@ -126,3 +135,20 @@ def test_a_capture_of_what_was_loaded_is_equal(loaded: LoadedModel) -> None:
         again = other.capture()
         assert [p.tobytes() for p in again.parts] == [p.tobytes() for p in point.parts]
         assert point.n_bytes == loaded.runner.layout.tail.captured_bytes(n)
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "lfm2"])
+def test_embeddings_of_one_request_do_not_see_the_tails_of_another(kind: str) -> None:
+    with model(file_of(kind), n_ctx=256, max_runs=2, n_ubatch=64, embeddings=True) as loaded:
+        prompts = [prompt(loaded, n, n) for n in (20, 9, 30, 20)]
+        readout = Readout(Pooling.NONE, loaded.runner.n_embd, Pooling.NONE)
+        inbox = Inbox()
+        engine = Engine(loaded.runner, loaded.tokenizer, EngineConfig(2, 256, 4), inbox.deliver)
+        engine.start()
+        for i in range(2):
+            engine.submit(EmbedRequest(i, tuple(prompts), readout))
+        answers = [inbox.wait(i, Embedded) for i in range(2)]
+        engine.close()
+        for tokens, *vectors in zip(prompts, *(answer.vectors for answer in answers), strict=True):
+            (alone,) = hidden_rows(loaded, tokens)
+            assert all(np.array_equal(readout(alone), vector) for vector in vectors)
