@@ -339,7 +339,7 @@ class Network:
 
     def block(self, layer: Layer, ratio: int, streams: Rows) -> None:
         p, n = self.p, layer.prefix
-        p.weights.allow(f"{n}exp_probs_b_vl.bias")
+        p.weights.ignore(f"{n}exp_probs_b_vl.bias")
         x, gates = enter(p, self.hc, streams, f"{n}hc_attn")
         y = attention(p, self.m, self.memory.layer(ratio), self.turns[ratio], n, x)
         leave(p, self.hc, streams, gates, y)

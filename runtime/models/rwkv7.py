@@ -32,7 +32,7 @@ def time_mix(p: Plan, d: Decoder, layer: Layer, x: Rows, heads: int, first: Rows
         rows |= {"mix": low_rank(p, v, f"{n}v", "", "mix"), "first": first}
     else:
         for i in range(3):
-            p.weights.allow(f"{n}v{i}.weight")
+            p.weights.ignore(f"{n}v{i}.weight")
     p.matmul(mix(p, n, heads, rows), [f"{n}output"], "y", residual=x)
     return first or values
 

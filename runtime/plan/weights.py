@@ -113,10 +113,6 @@ class Weights:
         self._used.add(name)
         return tensor
 
-    def allow(self, name: str) -> None:
-        """Let the file have a tensor that the plan has no use for."""
-        self._used.add(name)
-
     def ignore(self, *names: str) -> None:
         """Tensors that files may have although the forward pass does without them."""
         self._used.update(names)

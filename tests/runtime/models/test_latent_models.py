@@ -146,6 +146,7 @@ def test_glm_of_the_longest_context_shares_selections_where_its_file_does_not_sa
         ("deepseek2", "rope.dimension_count=int:15", "not whole 16s"),
         ("deepseek2", "rope.scaling.factor=float:-1", "rope scaling"),
         ("deepseek2", "expert_group_count=int:3", "expert selection"),
+        ("deepseek2", "attention.temperature_scale=float:0.1", "temperature"),
         ("deepseek32", "attention.indexer.top_k=int:0", "selects 0 rows"),
         ("deepseek32", "attention.indexer.head_count=int:0", "makes no sense"),
         ("deepseek32", "attention.indexer.head_count=int:7", "expected"),
