@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -389,8 +390,7 @@ class MemoryBridge:
                 return LoadDone(ticket, 0, loaded.reason)
         wanted = [
             (match.blocks[views.index], self._segments(views))
-            for views in destinations
-            if views.index < len(match.blocks)
+            for views in takewhile(partial(_is_in, match), destinations)
         ]
         n_loaded, reason = self._store.load_all(wanted)
         if n_loaded == len(destinations):
@@ -403,6 +403,11 @@ class MemoryBridge:
         if ref is None:
             return Loaded(False, f"the point at {point.n_tokens} is gone")
         return self._store.load_point(ref, self._parts(point))
+
+
+def _is_in(match: Match, views: BlockViews) -> bool:
+    """A look-up that had to be made again may have found less."""
+    return views.index < len(match.blocks) and views.n_rows <= match.blocks[views.index].n_rows
 
 
 def fingerprint_of(loaded: LoadedModel, weights: bytes) -> Fingerprint:

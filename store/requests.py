@@ -9,7 +9,7 @@ from store.chain import Tokens
 from store.update import Segment
 
 MAX_BLOCK_BYTES = 1 << 30
-MAX_SEGMENTS = 100
+MAX_SEGMENTS = 64
 MAX_LABEL = 512
 
 

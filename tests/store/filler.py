@@ -43,6 +43,11 @@ class Puncher:
                 raise OSError(ctypes.get_errno(), "the file system knows no holes")
         self._done = end
 
+    def close(self) -> None:
+        """What is left is on the disk, so that nobody waits for it who syncs something else."""
+        os.fsync(self._fd)
+        os.close(self._fd)
+
 
 def main() -> None:
     folder, n_blocks, block_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -63,6 +68,8 @@ def main() -> None:
         assert results[0].outcome == "written", results
         if puncher is not None:
             puncher.punch()
+    if puncher is not None:
+        puncher.close()
     print("filled", flush=True)
     time.sleep(60)
 

@@ -15,6 +15,7 @@ from store import (
     WriteRequest,
     WriteResult,
 )
+from store.parts import part_key
 from tests.store import kv
 
 
@@ -233,3 +234,24 @@ def _offer(store: Store, root: bytes, prompt: kv.Tokens, block: BlockData) -> No
     store.offer(WriteRequest(root, prompt, (block,), "release", results.append))
     assert store.flush(10)
     assert results[0].outcome is Outcome.WRITTEN, results
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 3, 6])
+def test_many_blocks_are_loaded_up_to_the_first_damaged_one(
+    store: Store, root: bytes, damaged: int | None
+) -> None:
+    prompt = kv.tokens((1, 1700))
+    kv.write(store, root, prompt)
+    match = store.lookup(root, prompt)
+    if damaged is not None:
+        ref = match.blocks[damaged]
+        zeros = bytes(kv.segment_bytes(prompt, ref.index, ref.n_rows, 0).size)
+        dat = store.environment.dat
+        store.writer.order(lambda update: update.txn.put(part_key(ref.id, 0, 0), zeros, db=dat), 20)
+    wanted = [(ref, kv.destinations(ref)) for ref in match.blocks]
+    n_loaded, reason = store.load_all(wanted)
+    assert n_loaded == (7 if damaged is None else damaged)
+    assert reason == "" if damaged is None else "does not match its checksum" in reason
+    for ref, destinations in wanted[:n_loaded]:
+        kv.check_rows(prompt, ref, destinations)
+    assert store.load_all([]) == (0, "")
