@@ -86,6 +86,7 @@ LAYERS = [
     pytest.param(Layer(2, 4, 16), id="heads share by modulus"),
     pytest.param(Layer(2, 4, 32, sharing=2), id="heads share in groups"),
     pytest.param(Layer(1, 3, 48), id="an odd number of slices"),
+    pytest.param(Layer(2, 2, 64), id="pairs of slices"),
     pytest.param(Layer(2, 2, 32, per_channel=True), id="decay per channel"),
     pytest.param(Layer(3, 3, 16, per_channel=True), id="decay per channel, one slice"),
 ]
