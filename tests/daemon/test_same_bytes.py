@@ -17,8 +17,8 @@ import pytest
 from tests.daemon.process import EmberdProcess
 from tests.runtime.evaluation import arch
 
-KINDS = ["llama", pytest.param("gemma3", marks=pytest.mark.slow)]
-"""A model for each kind of memory: rows of all positions; rows of a window beside them."""
+KINDS = ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3", "mamba2", "qwen35"))]
+"""A model for each kind of memory: rows of all positions, of a window, states, and both."""
 
 N_CTX = 512
 SLOTS = 3
