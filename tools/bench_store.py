@@ -209,9 +209,10 @@ def read_rows(folder: Path) -> Iterator[Row]:
 
     def restore() -> None:
         match = store.lookup(root, prompt)
-        for ref, part in zip(match.blocks, whole.reshape(len(match.blocks), -1), strict=True):
-            if not store.load(ref, [Segment("kv", "bench/1", TOKEN_BYTES * 16, part)]):
-                raise OSError("the store lost a block of the benchmark")
+        parts = zip(match.blocks, whole.reshape(len(match.blocks), -1), strict=True)
+        wanted = [(ref, [Segment("kv", "bench/1", TOKEN_BYTES * 16, part)]) for ref, part in parts]
+        if store.load_all(wanted) != (len(wanted), ""):
+            raise OSError("the store lost a block of the benchmark")
 
     for cold, bar in ((False, 0.5), (True, 0.35)):
         seconds: dict[str, list[float]] = {"raw": [], "store": []}
