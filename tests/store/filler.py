@@ -24,17 +24,19 @@ PUNCH_HOLE_KEEP_SIZE = 3
 
 
 class Puncher:
-    """Gives the zero pages of a growing file back."""
+    """Gives the pages of a growing file back that begin with zeros: pages of tables begin with their number."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_RDWR)
         self._done = os.fstat(self._fd).st_size
         self._fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 
     def punch(self) -> None:
         end = os.fstat(self._fd).st_size // PAGE * PAGE
-        new = np.frombuffer(os.pread(self._fd, end - self._done, self._done), np.uint64)
-        is_zero = ~new.reshape(-1, PAGE // 8).any(axis=1)
+        shape = ((end - self._done) // PAGE, PAGE // 8)
+        pages = np.memmap(self._path, np.uint64, "r", self._done, shape)
+        is_zero = ~pages[:, :2].any(axis=1)
         edges = np.flatnonzero(np.diff(is_zero, prepend=False, append=False))
         for first, last in edges.reshape(-1, 2).tolist():
             at, length = self._done + first * PAGE, (last - first) * PAGE
