@@ -24,7 +24,7 @@ PUNCH_HOLE_KEEP_SIZE = 3
 
 
 class Puncher:
-    """Gives the pages of a growing file back that begin with zeros: pages of tables begin with their number."""
+    """Gives pages of a growing file back that begin with zeros; pages of tables begin with their number."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
