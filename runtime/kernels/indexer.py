@@ -14,7 +14,14 @@ Bound: f32 fma, d vectors of them per 16 heads and key.
 import numba as nb
 
 from runtime.kernels.job import RUN_LENGTH, RUN_ROW, RUN_START, RUN_TABLE, RUN_WORDS, RUNS
-from runtime.kernels.latent import KEY_BLOCK, ROWS_OF_TILE, load_unit, scores_of_one, scores_of_two
+from runtime.kernels.latent import (
+    KEY_BLOCK,
+    ROWS_OF_TILE,
+    load_unit,
+    scores_of_one,
+    scores_of_two,
+    thread_scratch,
+)
 from runtime.kernels.latent_rows import R_RATIO, R_TOP_K, gather, is_selected, list_of
 from runtime.kernels.select import offer_all
 from runtime.kernels.simd import (
@@ -33,7 +40,7 @@ from runtime.kernels.simd import (
     store,
     vmax,
 )
-from runtime.kernels.tape import JOB_SCRATCH, SCRATCH, Op, arg, variable
+from runtime.kernels.tape import Op, arg, variable
 from runtime.team import grab
 
 (
@@ -137,7 +144,7 @@ def index_scores(args, job, ith, nth, ctl):
     """(descriptor): scores of runs of one query that has a list; an item is (run, `PART` rows)"""
     a = arg(args, 0)
     runs, run_table = variable(job, RUNS), variable(job, RUN_TABLE)
-    tmp = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
+    tmp = thread_scratch(job, ith)
     q = tmp + 3 * KEY_BLOCK * VB + KEY_BLOCK * 4 * arg(a, I_D)
     mine = grab(ctl, nth, 1)
     base = nb.int64(0)
@@ -183,7 +190,7 @@ def index_select(args, job, ith, nth, ctl):
     """(descriptor): the lists of all rows that have one, one item per row"""
     a = arg(args, 0)
     runs, run_table = variable(job, RUNS), variable(job, RUN_TABLE)
-    tmp = ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
+    tmp = thread_scratch(job, ith)
     mine = grab(ctl, nth, 1)
     base = nb.int64(0)
     for run in range(runs):

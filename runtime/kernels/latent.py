@@ -361,12 +361,17 @@ def rows_of_tile(a, last, units):
     return max(nb.int64(1), arg(a, L_UNITS) // units)
 
 
+@nb.njit(**inline)
+def thread_scratch(job, ith):
+    return ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
+
+
 @Op
 def latent_attention(args, job, ith, nth, ctl):
     """(descriptor): items are (run, rows, units), or (run, units, partition) where a run is one query"""
     a = arg(args, 0)
     runs, run_table = variable(job, RUNS), variable(job, RUN_TABLE)
-    tmp = variable_scratch(job, ith)
+    tmp = thread_scratch(job, ith)
     units = (arg(a, L_HEADS) + LANES - 1) // LANES
     at_once = min(units, arg(a, L_UNITS))
     chunks = (units + at_once - 1) // at_once
@@ -391,17 +396,12 @@ def latent_attention(args, job, ith, nth, ctl):
         base += chunks * tiles * parts
 
 
-@nb.njit(**inline)
-def variable_scratch(job, ith):
-    return ld_i64(job + JOB_SCRATCH) + ith * SCRATCH
-
-
 @Op
 def latent_combine(args, job, ith, nth, ctl):
     """(descriptor): the second half of split runs, one item per (run, unit)"""
     a = arg(args, 0)
     runs, run_table = variable(job, RUNS), variable(job, RUN_TABLE)
-    factors = variable_scratch(job, ith)
+    factors = thread_scratch(job, ith)
     total, dv = factors + 2 * VB, arg(a, L_DV)
     units = (arg(a, L_HEADS) + LANES - 1) // LANES
     mine = grab(ctl, nth, 1)

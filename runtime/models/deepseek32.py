@@ -63,8 +63,7 @@ def selecting_layers(f: ModelFile, n_layer: int) -> tuple[bool, ...]:
 
 
 def select(
-    p: Plan, d: Decoder, m: mla.Latent, i: Index, layer: Layer, h: Source, low: Source, keys: Keys,
-    group: LatentGroup, rotation: Rope,
+    p: Plan, i: Index, layer: Layer, h: Source, low: Source, keys: Keys, group: LatentGroup, rotation: Rope
 ) -> None:  # fmt: skip
     """Narrow `keys` down to what the layer's own index selects."""
     n = f"{layer.prefix}indexer."
@@ -81,32 +80,40 @@ def select(
     indexer.select(p, keys, index, q, weights, i.n_head, i.top_k)
 
 
+def selecting(p: Plan, index: Index, rotation: Rope) -> mla.Select:
+    """What narrows down keys, layer after layer: the layer's own index, or the selection made last."""
+    group = p.latent_group("index")
+    last: list[Keys] = []
+
+    def narrow(layer: Layer, h: Source, low: Source, keys: Keys) -> None:
+        if index.is_full[layer.index]:
+            select(p, index, layer, h, low, keys, group, rotation)
+            last[:] = [keys]
+        else:
+            p.weights.ignore(*(f"{layer.prefix}indexer.{name}" for name in TENSORS))
+            indexer.share(keys, last[0])
+
+    return narrow
+
+
 def build(p: Plan) -> None:
     """Write the forward pass into `p`."""
     d = Decoder.read(p.file, n_extra=n_nextn(p.file))
     m = mla.Latent.read(p.file, d.heads.n)
     index = Index.read(p.file, d.n_layer)
     if not m.q_rank or m.n_rot > index.d:
-        raise ModelError(f"{p.file.path.name}: an indexer of {index.d} values needs low-rank queries")
+        raise ModelError(
+            f"{p.file.path.name}: an indexer of {index.d} values, {m.n_rot} of them rotated, over queries of"
+            f" rank {m.q_rank} makes no sense"
+        )
     experts = Experts.read(p.file, d, function=SIGMOID, normalise=False)
-    rotation, scale = mla.rotation(p, m, tenths=p.file.architecture == "deepseek32")
-    index_rotation = rotation
-    if p.file.architecture == "deepseek32":
-        index_rotation, _ = mla.rotation(p, m, tenths=True, neox=True)
-    group, index_group = p.latent_group("latent"), p.latent_group("index")
-    selected: list[Keys] = []
-
+    is_deepseek = p.file.architecture == "deepseek32"
+    rotation, scale = mla.rotation(p, m, tenths=is_deepseek)
+    index_rotation = mla.rotation(p, m, tenths=True, neox=True)[0] if is_deepseek else rotation
+    group = p.latent_group("latent")
+    narrow = selecting(p, index, index_rotation)
     x = p.embedding("token_embd", d.n_embd)
     for layer in d.layers:
-
-        def narrow(h: Source, low: Source, keys: Keys, layer: Layer = layer) -> None:
-            if index.is_full[layer.index]:
-                select(p, d, m, index, layer, h, low, keys, index_group, index_rotation)
-                selected.append(keys)
-            else:
-                p.weights.ignore(*(f"{layer.prefix}indexer.{name}" for name in TENSORS))
-                indexer.share(keys, selected[-1])
-
         mla.attention(p, d, m, layer, x, group, rotation, scale, narrow)
         moe(p, d, experts, layer, x)
     blocks.readout(p, d, x)

@@ -28,6 +28,9 @@ from runtime.plan.weights import Panels, padded
 
 MAX_WIDTH = 1 << 16  # values of a head, a rank: beyond all sense
 
+Select = Callable[[Layer, Source, Source, Keys], None]
+"""Of a layer, its normed input, what its queries were made from, and the keys that they would see."""
+
 
 @dataclass(frozen=True, slots=True)
 class Latent:
@@ -106,11 +109,11 @@ def project(p: Plan, d: Decoder, m: Latent, layer: Layer, h: Source) -> tuple[Ro
 
 def attention(
     p: Plan, d: Decoder, m: Latent, layer: Layer, x: Rows, group: LatentGroup, rotation: Rope | None,
-    scale: float, select: Callable[[Source, Source, Keys], None] | None = None,
+    scale: float, select: Select | None = None,
 ) -> None:  # fmt: skip
     """x += attention(norm(x)). `scale` is that of scores beside ``d_q ** -0.5``.
 
-    `select(normed x, what queries were made from, keys)` may narrow down what queries see.
+    `select` may narrow down what queries see.
     """
     n = layer.prefix
     h = p.rms_norm(x, f"{n}attn_norm", d.eps)
@@ -121,7 +124,7 @@ def attention(
     keys = latent.paged_keys(p, group, m.d)
     latent.store(p, keys, kv)
     if select is not None:
-        select(h, source, keys)
+        select(layer, h, source, keys)
     k_b, v_b = _heads(p, m, n)
     absorbed = p.buffer("absorbed", m.n_head * m.d)
     p.grouped_matmul(q, m.nope, k_b, m.n_head, absorbed)

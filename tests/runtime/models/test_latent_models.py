@@ -150,7 +150,7 @@ def test_glm_of_the_longest_context_shares_selections_where_its_file_does_not_sa
         ("deepseek32", "attention.indexer.top_k=int:0", "selects 0 rows"),
         ("deepseek32", "attention.indexer.head_count=int:0", "makes no sense"),
         ("deepseek32", "attention.indexer.head_count=int:7", "expected"),
-        ("deepseek32", "attention.indexer.key_length=int:8", "needs low-rank queries"),
+        ("deepseek32", "attention.indexer.key_length=int:8", "8 values, 16 of them rotated"),
         ("deepseek32", "attention.indexer.key_length=int:32", "expected"),
     ],
 )
