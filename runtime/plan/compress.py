@@ -48,7 +48,7 @@ def compress(
 ) -> None:  # fmt: skip
     """The rows of `keys` that the step's positions complete. The tensors' names begin with `name`.
 
-    `frequencies` are those of the rope on a row's last dims, `rounding` a kind of `runtime.kernels.roundtrip`.
+    `frequencies` are those of the rope on a row's last dims, `rounding` is a kind of `kernels.roundtrip`.
     Errors: ModelError for tensors of other shapes, UnsupportedModel for rows that are not whole vectors.
     """
     a, d, width = accumulator, accumulator.d, accumulator.width
