@@ -275,9 +275,9 @@ def attention(p: Plan, m: V4, memory: LayerMemory, turns: Turns, n: str, x: Rows
         pick_rows(p, m, memory.index.keys, keys[1], turns, n, h, qr)
     out = attend(p, q, m.n_head, m.d, keys, scale=m.d**-0.5, sinks=f"{n}attn_sinks")
     p.rotate_columns(out, m.d - m.n_rot, m.n_head, turns.back)
-    grouped = p.buffer("grouped", m.n_groups * m.out_rank)
     width = m.n_head // m.n_groups * m.d
     a = p.weights.grouped_panels(f"{n}attn_output_a.weight", width, m.out_rank, m.n_groups)
+    grouped = p.buffer("grouped", m.n_groups * m.out_rank)
     p.grouped_matmul(out, width, a, m.n_groups, grouped)
     return p.matmul(grouped, [f"{n}attn_output_b"], "y", widths=[m.n_embd])
 

@@ -253,7 +253,7 @@ def _rope_table(s: Sizes, frequencies: int, pairs: int, pairing: int, scale: int
 def _rotate_heads(
     s: Sizes, x: int, ldx: int, heads: int, d: int, table: int, ld: int, n_rot: int, pairing: int
 ) -> Spans:
-    yield s.rows("x", x, ldx, (heads - 1) * d + n_rot)
+    yield Span("x", x, (s.n_ubatch - 1) * ldx + 4 * ((heads - 1) * d + n_rot))
     yield Span("table", table, s.n_ubatch * ld)
 
 

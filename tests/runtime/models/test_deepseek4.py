@@ -295,6 +295,7 @@ def test_texts_become_the_reference_s_tokens_and_greedy_answers(tiny: LoadedMode
         ("attention.head_count_kv=int:2", "2 rows of 32 keys"),
         ("attention.value_length=int:16", "32 keys and 16 values"),
         ("attention.output_group_count=int:3", "4 heads in 3 groups"),
+        ("attention.output_lora_rank=int:2147483632", "attn_output_a.weight has shape"),
         ("attention.sliding_window=int:0", "sliding_window is 0"),
         ("attention.indexer.key_length=int:8", "an index of 8 values"),
         ("attention.indexer.top_k=int:0", "top_k"),
