@@ -1,6 +1,6 @@
 """The daemon's configuration: one frozen value, built once from the command line and the environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +144,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             variables.setdefault("reasoning_effort", self.reasoning_effort)
         return variables
 
-    def slot_context(self, n_ctx_train: int, bytes_per_token: int) -> tuple[int, str]:
+    def slot_context(self, n_ctx_train: int, affordable: Callable[[int], int]) -> tuple[int, str]:
         """Tokens of one slot, and why when nobody asked for that number.
 
-        With ``-c 0`` each slot gets the model's trained context, bounded by --ram-budget over all slots.
+        With ``-c 0`` each slot gets the model's trained context, bounded by --ram-budget over all slots:
+        ``affordable(n_bytes)`` is the context that a slot can have in so many.
         """
         if self.n_ctx:
             return max(1, self.n_ctx // self.n_parallel), ""
-        affordable = self.ram_budget // max(1, bytes_per_token) // self.n_parallel // 256 * 256
-        if affordable >= n_ctx_train:
+        n_ctx = affordable(self.ram_budget // self.n_parallel)
+        if n_ctx >= n_ctx_train:
             return n_ctx_train, f"context of {n_ctx_train} tokens per slot, as the model was trained"
-        return max(256, affordable), (
-            f"context of {max(256, affordable)} tokens per slot instead of the model's {n_ctx_train}: "
+        return max(256, n_ctx), (
+            f"context of {max(256, n_ctx)} tokens per slot instead of the model's {n_ctx_train}: "
             f"{self.n_parallel} slots within --ram-budget of {self.ram_budget / 2**30:.1f} GiB"
         )
 

@@ -20,7 +20,8 @@ from daemon.templates import CHATML, AnyTemplate, BrokenTemplate, ChatTemplate
 from daemon.text import encode_text
 from runtime.engine.config import EngineConfig
 from runtime.engine.resume import CheckpointPolicy, Eviction
-from runtime.memory.layout import BLOCK, MemoryLayout
+from runtime.memory.layout import MemoryLayout
+from runtime.memory.sizing import affordable_context, pool_size
 from runtime.model import LoadedModel, ModelOptions, load_model
 from runtime.pooling import Pooling
 from runtime.readout import Readout
@@ -28,8 +29,6 @@ from runtime.readout import Readout
 Report = Callable[[str, float], None]
 
 _MOST_POINT_BYTES = 2 << 30
-# Blocks of a model without keys and values take no memory but for their tokens.
-_MOST_BLOCKS_BEYOND = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,14 @@ def prepare(config: Config, report: Report) -> Prepared:
 
 def _derive(config: Config, loaded: LoadedModel) -> Prepared:
     layout = loaded.runner.layout
-    n_ctx, why = config.slot_context(loaded.n_ctx_train, max(1, layout.block_bytes // BLOCK))
+    n_ubatch, n_ctx_train = loaded.runner.n_ubatch, loaded.n_ctx_train
+    n_ctx, why = config.slot_context(
+        n_ctx_train, lambda n_bytes: affordable_context(layout, n_ubatch, n_bytes, n_ctx_train)
+    )
     if why:
         logger().info(why)
-    if n_ctx > loaded.n_ctx_train:
-        logger().warning(
-            f"slots of {n_ctx} tokens exceed the {loaded.n_ctx_train} the model was trained with"
-        )
+    if n_ctx > n_ctx_train:
+        logger().warning(f"slots of {n_ctx} tokens exceed the {n_ctx_train} the model was trained with")
     model = serve_model(config, loaded, n_ctx)
     template = choose_template(config, model)
     tokenizer = model.tokenizer
@@ -99,7 +99,7 @@ def _derive(config: Config, loaded: LoadedModel) -> Prepared:
         defaults=Defaults(
             config, tokenizer.n_vocab, lambda text: encode_text(text, tokenizer, add_special=False)
         ),
-        engine=engine_config(config, layout, n_ctx),
+        engine=engine_config(config, layout, n_ctx, n_ubatch),
         readout=choose_readout(config, loaded),
     )
 
@@ -154,21 +154,22 @@ def choose_template(config: Config, model: ServedModel) -> AnyTemplate:
         return BrokenTemplate(model.template, str(error.message))
 
 
-def engine_config(config: Config, layout: MemoryLayout, n_ctx: int) -> EngineConfig:
+def engine_config(config: Config, layout: MemoryLayout, n_ctx: int, n_ubatch: int) -> EngineConfig:
     """The pool holds every slot's context, and as many prefixes beyond as --ram-budget allows.
 
     Of the budget, points of a model with a tail may take a quarter, and what slots have of it comes off too.
     """
-    needed = config.n_parallel * (-(-n_ctx // BLOCK) + 1)
     budget, point_bytes, tail = config.ram_budget, 0, layout.tail
     if tail is not None:
         point_bytes = min(_MOST_POINT_BYTES, budget // 4)
         budget -= point_bytes + config.n_parallel * (2 * tail.state_bytes + tail.ring_offsets[-1])
-    affordable = min(max(0, budget) // max(1, layout.block_bytes), needed + _MOST_BLOCKS_BEYOND)
+    size = pool_size(layout, config.n_parallel, n_ctx, n_ubatch, budget)
     return EngineConfig(
         n_slots=config.n_parallel,
         n_ctx=n_ctx,
-        n_blocks=max(needed, affordable),
+        n_blocks=size.n_blocks,
+        pool_bytes=size.max_bytes,
+        lent_bytes=size.spare_bytes,
         similarity=config.slot_prompt_similarity,
         max_queue=config.n_parallel + config.queue_size,
         checkpoints=CheckpointPolicy(

@@ -335,6 +335,7 @@ class MemoryBridge:
         return tuple(
             Segment(group.name, group.layout_id, group.tile_bytes, data)
             for group, data in zip(self._layout.groups, views.segments, strict=True)
+            if data.size
         )
 
     def _parts(self, point: PointViews) -> tuple[Segment, ...]:
@@ -371,8 +372,21 @@ class MemoryBridge:
         self._matches[ticket] = match
         if len(self._matches) > _MATCHES:
             self._matches.popitem(last=False)
-        points = tuple(StoredPoint(ref.n_tokens, LOGITS in ref.parts) for ref in match.points)
-        return LookupDone(ticket, match.n_tokens, match.reason, points)
+        points = tuple(
+            StoredPoint(ref.n_tokens, LOGITS in ref.parts)
+            for ref in match.points
+            if self._resumable(match, ref.n_tokens) == ref.n_tokens
+        )
+        n_tokens = self._resumable(match, match.n_tokens)
+        reason = match.reason
+        if n_tokens < match.n_tokens:
+            reason = f"rows of windowed layers are stored up to token {n_tokens} only"
+        return LookupDone(ticket, n_tokens, reason, points)
+
+    def _resumable(self, match: Match, limit: int) -> int:
+        """The most tokens, at most `limit`, for which the rows of windows that are stored suffice."""
+        groups = self._layout.groups
+        return self._layout.resumable(limit, lambda g, i: groups[g].name in match.blocks[i].groups)
 
     def _load(
         self,

@@ -5,8 +5,9 @@ from dataclasses import replace
 from runtime.engine.config import EngineConfig
 from runtime.engine.resume import CheckpointState, Eviction, next_checkpoint, should_checkpoint, surplus
 from runtime.engine.slot import Slot, Task
+from runtime.memory.node import Node
 from runtime.memory.points import Point
-from runtime.memory.prefix import Node, PrefixIndex
+from runtime.memory.prefix import PrefixIndex
 from runtime.memory.sequence import BlockSequence
 from runtime.memory.tail import TailLayout
 

@@ -10,6 +10,9 @@ from runtime.memory.layout import BLOCK
 class EngineConfig:
     """`n_ctx` is the context of one slot, `n_blocks` the size of the block pool.
 
+    `pool_bytes`        memory for blocks, None for that of `n_blocks` whole ones
+    `lent_bytes`        of that, for rows of windows that are lent to the store, beside one window per slot;
+                        None: for any number of them
     `similarity`        share of a prompt that a slot must remember to be preferred (`-sps`; ≤ 0: off)
     `max_queue`         requests that may wait for a slot
     `max_step_ms`       a step with decodes in it gets no more prefill rows than fit into this time
@@ -22,6 +25,8 @@ class EngineConfig:
     n_slots: int
     n_ctx: int
     n_blocks: int
+    pool_bytes: int | None = None
+    lent_bytes: int | None = None
     similarity: float = 0.1
     max_queue: int = 64
     max_step_ms: float = 100.0

@@ -7,7 +7,7 @@ the model computes in between, `take_events` hands out what happened. Nothing he
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -54,6 +54,7 @@ from runtime.memory.points import Point
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import PrefixIndex, common_prefix
 from runtime.memory.sequence import BlockSequence
+from runtime.memory.sizing import window_bytes
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Core:
         self.config = config
         self.clock = clock
         self.counters = Counters()
-        self.pool = BlockPool(layout, config.n_blocks)
+        self.pool = BlockPool(layout, config.n_blocks, config.pool_bytes)
         self.index = PrefixIndex(self.pool)
         self.checkpoints = Checkpoints(config, self.index, layout.tail)
         self.slots = [Slot(i, self._empty_sequence(b"")) for i in range(config.n_slots)]
@@ -419,12 +420,23 @@ class Core:
         return self._lend(slot, sequence.n_tokens, "save", points)
 
     def _lend(self, slot: Slot, n_tokens: int, why: str, points: Sequence[Point]) -> PrefixSnapshot:
-        return lend(self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows, points)
+        n_bytes = self._window_bytes(why)
+        return lend(self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows, points, n_bytes)
 
-    def _allocate(self) -> int:
+    def _window_bytes(self, why: str) -> int | None:
+        """How much of windows may be lent, so that reading on never has to wait for the store to return it.
+
+        What an interval leaves is for the ends of prompts and answers.
+        """
+        lent = self.config.lent_bytes
+        if lent is None or why == "interval":
+            return lent
+        return lent + self.config.n_slots * window_bytes(self.pool.layout)
+
+    def _allocate(self, without: Collection[int] = ()) -> int:
         while True:
             try:
-                return self.index.allocate(cleared=False)
+                return self.index.allocate(without, cleared=False)
             except PoolExhausted:
                 if not self.reclaim():
                     raise

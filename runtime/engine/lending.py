@@ -21,15 +21,20 @@ def lend(
     returned: Callable[[], None],
     clear_rows: ClearRows,
     points: Sequence[Point] = (),
+    window_bytes: int | None = None,
 ) -> PrefixSnapshot:
     """Freeze the first `n_tokens` tokens, whole blocks or all tokens of the sequence, and those of `points`.
 
+    Rows of windows that are gone are not lent, nor more of them than `window_bytes` over all loans; of a save
+    those that its end sees always are.
     A unit that they fill in part is lent with nothing else in it. Where there is no block to make it so, it
     is not lent at all, and the snapshot has that many tokens less. Errors: PoolExhausted if that leaves none.
     `returned` is called on the borrower's thread after the release.
     """
     n_tokens = _seal(pool, sequence, n_tokens, clear_rows)
-    lease, rows = sequence.lease(n_tokens)
+    blocks = sequence.blocks[: -(-n_tokens // BLOCK)]
+    withheld = pool.withheld(blocks, n_tokens, window_bytes, with_end=why == "save")
+    lease, rows = sequence.lease(n_tokens, withheld)
     lent = [point for point in points if point.n_tokens <= n_tokens]
 
     def release() -> None:
@@ -40,7 +45,7 @@ def lend(
     return PrefixSnapshot(
         root=sequence.root,
         tokens=sequence.tokens[:n_tokens].copy(),
-        blocks=tuple(BlockViews(i, n, pool.views(block, n)) for i, (block, n) in enumerate(rows)),
+        blocks=tuple(BlockViews(i, n, pool.views(block, n, withheld)) for i, (block, n) in enumerate(rows)),
         why=why,
         release=release,
         points=tuple(view(point) for point in lent),

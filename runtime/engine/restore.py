@@ -1,7 +1,7 @@
 """Prefixes on their way into a slot: from the block pool at once, from the store through the memory port."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from runtime.engine.candidates import Logits
@@ -62,6 +62,7 @@ class _Pending:
     destinations: list[int] = field(default_factory=list)
     points: list[StoredPoint] = field(default_factory=list)
     point: Point | None = None
+    trouble: str = ""
 
 
 class Restorer:
@@ -75,7 +76,7 @@ class Restorer:
         self,
         index: PrefixIndex,
         port: MemoryPort | None,
-        allocate: Callable[[], int],
+        allocate: Callable[[Collection[int]], int],
         seconds: float,
         clock: Callable[[], float],
         n_vocab: int,
@@ -105,7 +106,10 @@ class Restorer:
             return _too_slow(ram)
         ticket = next(self._tickets)
         self._pending[ticket] = _Pending(slot, wanted, sequence, ram, self._clock() + self._seconds)
-        self._port.lookup(ticket, wanted.root, wanted.tokens, ram.n)
+        # Only points go beyond the limit.
+        self._look_up(
+            ticket, self._pending[ticket], len(wanted.tokens) if sequence.has_tail else wanted.limit
+        )
         return None
 
     def answered(self, message: LookupDone | LoadDone) -> tuple[Slot, Restored] | None:
@@ -159,10 +163,12 @@ class Restorer:
                 _at(found[1] if found is not None else None, of_index, match.evicted),
             )
         else:
+            back = own.truncatable(min(n_own, wanted.limit)) if same else 0
+            indexed = self._index.resumable(match, wanted.limit)
             candidates = (
-                Candidate(*of_own, CacheSource.RAM),
+                _up_to(back, of_own, wanted),
                 Candidate(0, 0, CacheSource.RAM),
-                Candidate(*of_index, CacheSource.RAM, evicted=match.evicted),
+                _up_to(indexed, of_index, wanted, match.evicted),
             )
         ram = resume_point(wanted.limit + 1, candidates)
         point = None
@@ -185,9 +191,19 @@ class Restorer:
         self, own: BlockSequence, n_own: int, wanted: Wanted
     ) -> tuple[Point | None, tuple[Match, Point] | None]:
         """The farthest usable point of those that only the sequence has, and of those in the index."""
-        kept = (p for p in own.own_points if p.n_tokens <= n_own and wanted.usable_point(p))
+        kept = (
+            p
+            for p in own.own_points
+            if p.n_tokens <= n_own and wanted.usable_point(p) and own.has_windows(p.n_tokens)
+        )
         found = self._index.match_point(wanted.root, wanted.tokens, wanted.usable_point)
         return max(kept, key=lambda point: point.n_tokens, default=None), found
+
+    def _look_up(self, ticket: int, pending: _Pending, n_tokens: int) -> None:
+        """Ask what the store has of the first `n_tokens`: where they end decides which rows that takes."""
+        assert self._port is not None
+        wanted = pending.wanted
+        self._port.lookup(ticket, wanted.root, wanted.tokens[:n_tokens], pending.ram.n)
 
     def _found(self, ticket: int, pending: _Pending, message: LookupDone) -> Restored | None:
         wanted, ram = pending.wanted, pending.ram
@@ -198,8 +214,9 @@ class Restorer:
             return self._ask_for_point(ticket, pending, message.reason)
         n_asked = min(message.n_tokens, wanted.limit)
         if n_asked <= ram.n:
-            return Restored(ram.n, ram.source, _with_store(ram, message.reason))
-        n_asked = min(n_asked, self._make_room(pending, n_asked))
+            self._drop(pending.destinations)
+            return Restored(ram.n, ram.source, _with_store(ram, pending.trouble or message.reason))
+        n_asked = self._make_room(pending, n_asked)
         if n_asked <= ram.n:
             self._drop(pending.destinations)
             return Restored(ram.n, ram.source, CacheReason.POOL_FULL.explain(ram.n))
@@ -223,17 +240,23 @@ class Restorer:
         return Restored(pending.ram.n, pending.ram.source, _with_store(pending.ram, reason))
 
     def _make_room(self, pending: _Pending, n_tokens: int) -> int:
-        """Have destinations for `n_tokens`; returns for how many tokens there are."""
+        """Have destinations for `n_tokens`, or for as many as there is room for; returns for how many.
+
+        Rows of windows have one only where going on from there needs them.
+        """
+        layout = self._index.pool.layout
         first = pending.ram.n // BLOCK
-        n_blocks = -(-n_tokens // BLOCK) - first
-        try:
-            while len(pending.destinations) < n_blocks:
-                pending.destinations.append(self._allocate())
-        except PoolExhausted:
-            return (first + len(pending.destinations)) * BLOCK
-        self._drop(pending.destinations[n_blocks:])
-        del pending.destinations[n_blocks:]
-        return (first + n_blocks) * BLOCK
+        while True:
+            self._drop(pending.destinations)
+            pending.destinations = []
+            try:
+                for i in range(first, -(-n_tokens // BLOCK)):
+                    unseen = [g for g in layout.windowed if i < layout.groups[g].first_block(n_tokens)]
+                    pending.destinations.append(self._allocate(unseen))
+            except PoolExhausted:
+                n_tokens = (first + len(pending.destinations)) * BLOCK
+            else:
+                return n_tokens
 
     def _ask(self, ticket: int, pending: _Pending, n_asked: int, point: PointViews | None = None) -> None:
         pending.n_asked = n_asked
@@ -247,9 +270,15 @@ class Restorer:
 
     def _loaded(self, ticket: int, pending: _Pending, message: LoadDone) -> Restored | None:
         wanted, ram, point = pending.wanted, pending.ram, pending.point
-        n = min(message.n_tokens, pending.n_asked)
+        n_loaded = min(message.n_tokens, pending.n_asked)
+        n = self._resumable(pending, n_loaded)
         if point is not None and message.n_tokens != point.n_tokens:
             return self._ask_for_point(ticket, pending, message.reason)
+        if n < n_loaded and n_loaded > ram.n:
+            # What came is whole, but to end there takes other rows of windows than were asked for.
+            pending.n_asked, pending.trouble = 0, message.reason
+            self._look_up(ticket, pending, n_loaded)
+            return None
         if n <= ram.n:
             self._drop(pending.destinations)
             return Restored(ram.n, ram.source, _with_store(ram, message.reason))
@@ -266,7 +295,13 @@ class Restorer:
         if pending.slot.sequence is not pending.sequence:
             pending.slot.sequence.clear()
             pending.slot.sequence = pending.sequence
-        return Restored(n, CacheSource.STORE, _store_reason(n, wanted, message), _logits(point, wanted))
+        reason = _store_reason(n, wanted, pending.trouble or message.reason)
+        return Restored(n, CacheSource.STORE, reason, _logits(point, wanted))
+
+    def _resumable(self, pending: _Pending, limit: int) -> int:
+        """How many tokens, at most `limit` of those that were loaded, the rows of windows suffice for."""
+        before = pending.sequence.blocks[: pending.ram.n // BLOCK]
+        return self._index.pool.resumable((*before, *pending.destinations), limit)
 
     def _give_up(self, ticket: int) -> tuple[Slot, Restored]:
         pending = self._orphans[ticket] = self._pending.pop(ticket)
@@ -299,13 +334,19 @@ def _at(point: Point | None, known: tuple[int, int], evicted: bool = False) -> C
     return Candidate(*known, CacheSource.RAM, n, has_logits, evicted)
 
 
+def _up_to(n: int, known: tuple[int, int], wanted: Wanted, evicted: bool = False) -> Candidate:
+    """A candidate that can be taken up anywhere but for its rows of windows: at `n` at the latest."""
+    gone = n < min(known[1], wanted.limit)
+    return Candidate(*known, CacheSource.RAM, n, evicted=evicted, window_gone=gone)
+
+
 def _logits(point: Point | None, wanted: Wanted) -> Logits | None:
     return point.logits if point is not None and point.n_tokens > wanted.limit else None
 
 
-def _store_reason(n: int, wanted: Wanted, message: LoadDone) -> str:
+def _store_reason(n: int, wanted: Wanted, trouble: str) -> str:
     if n > wanted.limit:
         return CacheReason.ANSWERED.explain(n)
     reason = CacheReason.IDENTICAL if n == wanted.limit < len(wanted.tokens) else CacheReason.STORE_SHORT
     text = reason.explain(n)
-    return f"{text}; store: {message.reason}" if message.reason and n < wanted.limit else text
+    return f"{text}; store: {trouble}" if trouble and n < wanted.limit else text

@@ -22,6 +22,7 @@ class CacheReason(StrEnum):
     CONTINUES = "continues the cached prefix of {n} tokens"
     DIVERGES = "diverges at {n}"
     NO_CHECKPOINT = "no checkpoint nearer than at {n}"
+    WINDOW_GONE = "rows of windowed layers are gone beyond {n}"
     EVICTED = "evicted from RAM from {n} on"
     COLD = "nothing cached"
     DISABLED = "cache_prompt is false"
@@ -39,7 +40,7 @@ class Candidate:
 
     Of its `n_tokens` tokens the first `n_common` are the prompt's. It can be taken up anywhere in them (rows
     of attention), or with a tail only `at` that many. `has_logits`: the logits after those are kept too, so
-    nothing has to be evaluated to go on.
+    nothing has to be evaluated to go on. `window_gone`: it is `at` and not later for want of rows of windows.
     """
 
     n_tokens: int
@@ -48,6 +49,7 @@ class Candidate:
     at: int | None = None
     has_logits: bool = False
     evicted: bool = False
+    window_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def _reason(n_prompt: int, candidates: Sequence[Candidate], n: int) -> CacheReas
     n_common = max(c.n_common for c in candidates)
     farthest = [c for c in candidates if c.n_common == n_common]
     if n < min(n_common, n_prompt - 1):
-        return CacheReason.NO_CHECKPOINT
+        gone = any(c.window_gone for c in farthest)
+        return CacheReason.WINDOW_GONE if gone else CacheReason.NO_CHECKPOINT
     if n == n_prompt:
         return CacheReason.ANSWERED
     if n_common >= n_prompt:

@@ -15,6 +15,8 @@ from runtime.runner import Run
 
 # Whoever keeps asking and leaving costs the others at most so many unfinished steps for each whole one.
 _GIVEN_UP_IN_A_ROW = 2
+# Positions after which what memory may soon lack is offered to the store: each offer goes through all blocks.
+_OFFERED_AT = 16 * BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Stepper:
                 task.keep_logits(mine, slot.sequence.n_tokens)
             core.checkpoints.passed(slot, core.slots)
             if slot.phase is Phase.PREFILL:
+                self._offer_windows(slot, run.start)
                 self._prefilled(slot, task, len(run.tokens))
             elif slot.sequence.n_tokens % BLOCK == 0:
                 core.offer(slot, slot.sequence.n_tokens, "interval")
@@ -143,6 +146,12 @@ class Stepper:
             else:
                 blocked.append(slot)
         return step, blocked
+
+    def _offer_windows(self, slot: Slot, start: int) -> None:
+        """Before a long prompt is read, memory may be short of its first windows: the store can keep them."""
+        pool, n = self._core.pool, slot.sequence.n_tokens
+        if n // _OFFERED_AT != start // _OFFERED_AT and pool.layout.windowed and pool.shortage():
+            self._core.offer(slot, n // BLOCK * BLOCK, "interval")
 
     def _prefilled(self, slot: Slot, task: Task, n_rows: int) -> None:
         core = self._core
@@ -222,8 +231,7 @@ class Stepper:
             youngest.task.answer.truncated = True
             core.release(youngest, StopReason.LIMIT)
         else:
-            n_blocks = core.pool.n_blocks
-            core.fail(youngest, PoolExhausted(f"all {n_blocks} blocks of the memory pool are in use"))
+            core.fail(youngest, core.pool.exhausted())
 
 
 def _run(slot: Slot, n_rows: int) -> Run:

@@ -16,14 +16,15 @@ _WARM = 4
 def reserve(n_bytes: int, huge: bool = True) -> tuple[mmap.mmap, npt.NDArray[np.uint8]]:
     """A private mapping of zeros, and its bytes; pages exist from the first time they are written.
 
-    With `huge` pages that is rarer, and each time takes longer.
+    With `huge` pages that is rarer, each time takes longer, and some come together with their neighbours.
     """
     size = max(n_bytes, mmap.PAGESIZE)
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+    advice = getattr(mmap, "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE", None)
+    if advice is not None:
         # A kernel without transparent huge pages only makes this slower.
         with suppress(OSError):
-            mapping.madvise(mmap.MADV_HUGEPAGE)
+            mapping.madvise(advice)
     return mapping, np.frombuffer(mapping, np.uint8)
 
 

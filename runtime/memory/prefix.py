@@ -8,18 +8,22 @@ query is then next to the query's place, whatever their number; with each step a
 Where a model has a tail, nodes also carry the points that were captured within their tokens.
 """
 
+import itertools
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import BLOCK
+from runtime.memory.node import TOKEN_BYTES, Node
 from runtime.memory.points import Point
 from runtime.memory.pool import BlockPool
+from runtime.memory.windows import Holder, shed
 
 Tokens = npt.NDArray[np.int32]
 Render = Callable[[Tokens], bytes]
@@ -27,43 +31,11 @@ Render = Callable[[Tokens], bytes]
 
 Usable = Callable[[Point], bool]
 
-_TOKEN_BYTES = 4
-_BLOCK_BYTES = BLOCK * _TOKEN_BYTES
+_BLOCK_BYTES = BLOCK * TOKEN_BYTES
 # Evictions and empty roots are remembered only to say why a prefix is not there; forgetting them is harmless.
 _REMEMBERED_EVICTIONS = 4096
 _REMEMBERED_ROOTS = 64
 _READ_TOKENS = 16
-
-
-class Node:
-    """One block's tokens (`key`, int32 bytes) in their context, and the block that holds their rows.
-
-    `points` are those after its first 1..256 tokens, by that number. The root of a tree has no parent and no
-    block; its key is the name of the root.
-    """
-
-    __slots__ = ("block", "children", "evicted", "key", "keys", "parent", "points")
-
-    def __init__(self, parent: "Node | None", key: bytes, block: int) -> None:
-        self.parent = parent
-        self.key = key
-        self.block = block
-        self.keys: list[bytes] = []
-        self.children: list[Node] = []
-        self.evicted: set[int] = set()
-        self.points: dict[int, Point] = {}
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.key) // _TOKEN_BYTES
-
-    def points_behind(self) -> list[tuple["Node", int]]:
-        """The points on the way from the root to this node's end, each as its node and row, in order."""
-        path, node = [self], self
-        while node.parent is not None:
-            node = node.parent
-            path.append(node)
-        return [(node, row) for node in reversed(path) for row in sorted(node.points)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +75,28 @@ class PrefixIndex:
         self._roots: dict[bytes, Node] = {}
         # From the longest unused; a node is renewed after its children, so the oldest are leaves.
         self._by_age: OrderedDict[Node, None] = OrderedDict()
+        self._live: WeakValueDictionary[int, Holder] = WeakValueDictionary()
+        self._numbers = itertools.count()
 
     def __len__(self) -> int:
         return len(self._by_age)
 
-    def allocate(self, cleared: bool = True) -> int:
-        """A block of the pool, evicting what was unused the longest; `PoolExhausted` if nothing can go.
+    def watch(self, sequence: Holder) -> None:
+        """Keep the rows that `sequence` sees, for as long as it is there."""
+        self._live[next(self._numbers)] = sequence
 
-        See `BlockPool.allocate` for `cleared`.
+    def allocate(self, without: Collection[int] = (), cleared: bool = True) -> int:
+        """A block of the pool, `without` its parts in some groups; `PoolExhausted` if nothing can go for it.
+
+        Rows of windows go first that no live sequence sees, then prefixes, from the longest unused. What the
+        end of a prefix sees goes with the prefix, or when there is nothing else. See `BlockPool.allocate` for
+        `cleared`.
         """
         while True:
             try:
-                return self.pool.allocate(cleared)
+                return self.pool.allocate(without, cleared)
             except PoolExhausted:
-                if not self.evict():
+                if not (self._shed(without, keep_ends=True) or self.evict() or self._shed(without)):
                     raise
 
     def match(self, root: bytes, tokens: Tokens) -> Match:
@@ -137,7 +117,7 @@ class PrefixIndex:
             self._renew(best)
         for used in reversed(path):
             self._renew(used)
-        n_wanted = len(wanted) // _TOKEN_BYTES
+        n_wanted = len(wanted) // TOKEN_BYTES
         return Match(
             nodes=tuple(path),
             tail=best if rows else None,
@@ -154,7 +134,8 @@ class PrefixIndex:
             home = found.nodes[i - 1] if i else self._roots.get(root)
             if home is None:
                 break
-            node, row = _farthest_point(home, data[i * _BLOCK_BYTES : (i + 1) * _BLOCK_BYTES], usable)
+            wanted = data[i * _BLOCK_BYTES : (i + 1) * _BLOCK_BYTES]
+            node, row = _farthest_point(home, wanted, self._with_windows(usable, found.nodes[:i]))
             if node is None:
                 continue
             self._renew(node)
@@ -164,6 +145,13 @@ class PrefixIndex:
                 return Match((*found.nodes[:i], node)), node.points[row]
             return Match(found.nodes[:i], node, row), node.points[row]
         return None
+
+    def _with_windows(self, usable: Usable, path: tuple[Node, ...]) -> Callable[[Node, Point], bool]:
+        def both(node: Node, point: Point) -> bool:
+            n = point.n_tokens
+            return usable(point) and self.resumable(Match((*path, node)), n) == n
+
+        return both
 
     def find(self, root: bytes, parent: Node | None, key: bytes) -> Node | None:
         """The node after `parent` whose tokens begin with `key`."""
@@ -201,14 +189,18 @@ class PrefixIndex:
         """Index `block` as the rows of `key` after `parent` (None: at the start); returns the node for `key`.
 
         When the key, or for a partial block a longer one, is known already, the node that knows it is
-        returned and `block` stays out of the index. Partial siblings that `key` continues are superseded,
-        and their points are the node's.
+        returned and `block` stays out of the index, unless it has all the rows of the node's block and more.
+        Partial siblings that `key` continues are superseded, and their points are the node's.
         """
         home = parent if parent is not None else self._root(root)
         place = bisect_left(home.keys, key)
         if place < len(home.keys) and home.keys[place].startswith(key):
             known = home.children[place]
             self._renew(known)
+            if known.key == key and self.pool.lacking(block) < self.pool.lacking(known.block):
+                replaced, known.block = known.block, block
+                self.pool.index_rows(block, known.n_rows)
+                self.pool.index_rows(replaced, 0)
             return known
         node = Node(home, key, block)
         while place and key.startswith(home.keys[place - 1]):
@@ -273,9 +265,18 @@ class PrefixIndex:
                 self._remove(node)
         return n_before - len(self)
 
+    def resumable(self, match: Match, limit: int) -> int:
+        """The most tokens of the match, at most `limit`, whose windows are there: see `MemoryLayout`."""
+        nodes = (*match.nodes, match.tail) if match.tail is not None else match.nodes
+        return self.pool.resumable([node.block for node in nodes], min(limit, match.n_tokens))
+
     def nodes(self) -> list[Node]:
         """Every node, from the longest unused."""
         return list(self._by_age)
+
+    def _shed(self, without: Collection[int], keep_ends: bool = False) -> bool:
+        shortage = self.pool.shortage(without) if self.pool.has_free_block else 0
+        return shortage > 0 and shed(self.pool, self._by_age, self._live.values(), shortage, keep_ends)
 
     def _root(self, root: bytes) -> Node:
         node = self._roots.get(root)
@@ -340,7 +341,9 @@ def _closest(home: Node, wanted: bytes) -> tuple[Node | None, int]:
     return best, rows
 
 
-def _farthest_point(home: Node, wanted: bytes, usable: Usable) -> tuple[Node | None, int]:
+def _farthest_point(
+    home: Node, wanted: bytes, usable: Callable[[Node, Point], bool]
+) -> tuple[Node | None, int]:
     """The child with the farthest usable point within `wanted`, and its row.
 
     Children are looked at from the query's place outwards, for as long as they share more than that row.
@@ -352,7 +355,8 @@ def _farthest_point(home: Node, wanted: bytes, usable: Usable) -> tuple[Node | N
         shared = BLOCK
         for i in side:
             node = home.children[i]
-            rows = [row for row, point in node.points.items() if best_row < row <= shared and usable(point)]
+            points = [(row, node.points[row]) for row in node.points if best_row < row <= shared]
+            rows = [row for row, point in points if usable(node, point)]
             if not rows:
                 continue
             shared = common_prefix(query, np.frombuffer(node.key, np.int32))

@@ -1,5 +1,6 @@
 """What one sequence remembers, as the engine sees it, and the implementation over blocks and a tail."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
@@ -7,9 +8,10 @@ import numpy.typing as npt
 
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import BLOCK
+from runtime.memory.node import Node
 from runtime.memory.points import Logits, Point, Tail
-from runtime.memory.pool import Lease
-from runtime.memory.prefix import Match, Node, PrefixIndex, Tokens
+from runtime.memory.pool import Lease, Part
+from runtime.memory.prefix import Match, PrefixIndex, Tokens
 from runtime.memory.tail import NO_TAIL, TailAddresses
 
 Tables = tuple[npt.NDArray[np.int64], ...]
@@ -58,7 +60,8 @@ class BlockSequence:
     """`SequenceMemory` over shared blocks: full blocks are shared with whoever has the same prefix.
 
     The last, partial block may be shared as well; it is copied when a row is about to be written that
-    somebody else relies on. A `private` sequence keeps its blocks and points out of the prefix index.
+    somebody else relies on. Blocks may lose their rows of windows that the sequence does not see any more. A
+    `private` sequence keeps its blocks and points out of the prefix index.
     `last_point` is where its newest point was captured or taken up, 0 for none.
     """
 
@@ -78,6 +81,7 @@ class BlockSequence:
         self.last_point = 0
         n_blocks = -(-capacity // BLOCK)
         self._tables = tuple(np.zeros(n_blocks, np.int64) for _ in self._pool.layout.groups)
+        index.watch(self)
 
     @property
     def n_tokens(self) -> int:
@@ -131,15 +135,21 @@ class BlockSequence:
             self._load(point)
             self._keep(point)
 
+    def has_windows(self, n_tokens: int) -> bool:
+        """Are the rows there that going on at `n_tokens` sees?"""
+        return self._pool.resumable(self._blocks, n_tokens) == n_tokens
+
     def can_truncate(self, n_tokens: int) -> bool:
-        if self._tail is None or n_tokens == self._n_tokens:
-            return 0 <= n_tokens <= self._n_tokens
-        return 0 <= n_tokens < self._n_tokens and self._tail.can_return(n_tokens)
+        if not 0 <= n_tokens < self._n_tokens:
+            return n_tokens == self._n_tokens
+        return self.has_windows(n_tokens) and (self._tail is None or self._tail.can_return(n_tokens))
 
     def truncatable(self, limit: int) -> int:
         """The most tokens, at most `limit`, that the sequence can be truncated to without a point."""
-        if self._tail is None or limit >= self._n_tokens:
-            return min(limit, self._n_tokens)
+        if limit >= self._n_tokens:
+            return self._n_tokens
+        if self._tail is None:
+            return self._pool.resumable(self._blocks, limit)
         ways = (limit, self._tail.n_previous)
         return max((n for n in ways if n <= limit and self.can_truncate(n)), default=0)
 
@@ -232,15 +242,16 @@ class BlockSequence:
     def publish(self) -> None:
         """Index the full blocks that are not yet; a block that is known already replaces the own one.
 
-        Own points within them go along.
+        It does so if it has all the rows that the own one has. Own points within them go along.
         """
         if self.private:
             return
         while len(self._nodes) < self._n_tokens // BLOCK:
             i = len(self._nodes)
             parent = self._nodes[-1] if self._nodes else None
-            node = self._index.insert(self.root, parent, self._key(i, BLOCK), self._blocks[i])
-            if node.block != self._blocks[i]:
+            own = self._blocks[i]
+            node = self._index.insert(self.root, parent, self._key(i, BLOCK), own)
+            if node.block != own and self._pool.lacking(node.block) <= self._pool.lacking(own):
                 self._replace(i, self._share(node.block))
             self._nodes.append(node)
         for i in {(n - 1) // BLOCK for n in self._own_points}:
@@ -263,13 +274,16 @@ class BlockSequence:
             self._copy_tail(row)
         return self._blocks[i]
 
-    def lease(self, n_tokens: int) -> tuple[Lease, list[tuple[int, int]]]:
-        """Freeze the first `n_tokens` rows; returns the lease and its ``(block, n_rows)`` in order."""
+    def lease(self, n_tokens: int, withheld: Collection[Part] = ()) -> tuple[Lease, list[tuple[int, int]]]:
+        """Freeze the first `n_tokens` rows; returns the lease and its ``(block, n_rows)`` in order.
+
+        Parts of windows that are not there, or `withheld`, it does not hold.
+        """
         rows = [
             (block, min(BLOCK, n_tokens - i * BLOCK))
             for i, block in enumerate(self._blocks[: -(-n_tokens // BLOCK)])
         ]
-        return self._pool.lease(tuple(rows)), rows
+        return self._pool.lease(tuple(rows), withheld), rows
 
     def _publish_tail(self) -> Node:
         i, row = divmod(self._n_tokens, BLOCK)

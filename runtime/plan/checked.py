@@ -55,7 +55,7 @@ class Checker:
                 _check_span(where, span, regions[at] if at >= 0 else None)
 
     def runs(self, runs: Sequence[Run]) -> None:
-        """What the runs of a step name must be in use: their tails, and blocks as far as any query sees."""
+        """What the runs of a step name must be there: tails, and rows of blocks as far as any query sees."""
         for i, run in enumerate(runs):
             if self._layout.tail is not None and not points.in_use(self._layout.tail, run.tail):
                 raise CheckFailed(f"run {i}: its state or rings are not in use, {run.tail}")
@@ -63,8 +63,7 @@ class Checker:
             for g, (group, table) in enumerate(zip(self._layout.groups, run.tables, strict=True)):
                 if table.dtype != np.int64 or not table.flags.c_contiguous or len(table) < end:
                     raise CheckFailed(f"run {i}: the block table of group {group.name} is not int64 [{end}]")
-                first = max(0, run.start - group.window) // BLOCK if group.window else 0
-                for j in range(first, end):
+                for j in range(group.first_block(run.start), end):
                     if not in_use(self._layout, g, int(table[j])):
                         at = f"{int(table[j]):#x}"
                         raise CheckFailed(f"run {i}: block {j} of group {group.name}, {at}, is not in use")

@@ -122,7 +122,8 @@ class CacheGroup:
     def layout(self) -> GroupLayout:
         runs = (f"{len(list(g))}x{s[0]}h{s[1]}k{s[2]}v" for s, g in groupby(self.shapes))
         layout_id = f"gqa-tile16-v1:{self.cache}:{'+'.join(runs)}:m{self.mask}w{self.window}"
-        return GroupLayout(self.name, layout_id, self.tile_bytes, self.window)
+        chunked = self.mask == al.CHUNKED
+        return GroupLayout(self.name, layout_id, self.tile_bytes, self.window, chunked=chunked)
 
 
 @dataclass(slots=True)

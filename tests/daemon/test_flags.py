@@ -171,18 +171,18 @@ def test_help_shows_every_flag_that_has_an_effect() -> None:
 
 
 def test_the_context_is_shared_by_the_slots() -> None:
-    assert config("-c", "4096", "-np", "2").slot_context(8192, 1000) == (2048, "")
-    assert config("-c", "4096").slot_context(8192, 1000) == (1024, "")
+    assert config("-c", "4096", "-np", "2").slot_context(8192, lambda n_bytes: 0) == (2048, "")
+    assert config("-c", "4096").slot_context(8192, lambda n_bytes: 0) == (1024, "")
 
 
 def test_without_a_size_each_slot_gets_what_the_model_was_trained_for() -> None:
-    n_ctx, why = config("--ram-budget", "1G").slot_context(8192, 1000)
+    n_ctx, why = config("--ram-budget", "1G").slot_context(8192, lambda n_bytes: n_bytes // 1000)
     assert n_ctx == 8192
     assert "trained" in why
 
 
 def test_the_ram_budget_bounds_the_context_and_says_so() -> None:
-    n_ctx, why = config("--ram-budget", "10M", "-np", "2").slot_context(8192, 1024)
+    n_ctx, why = config("--ram-budget", "10M", "-np", "2").slot_context(8192, lambda n_bytes: n_bytes // 1024)
     assert n_ctx == 5 * 1024
     assert "--ram-budget" in why
 

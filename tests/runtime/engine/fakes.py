@@ -46,7 +46,9 @@ class Oracle:
         self.n_tokens += 1
 
     def logits(self) -> npt.NDArray[np.float32]:
-        return logits_of(self.rows)
+        """After the last token: all that it sees decides them."""
+        seen = zip(self.rows, ROW_BYTES, LAYOUT.groups, strict=True)
+        return logits_of([rows[first_seen(group, self.n_tokens) * size :] for rows, size, group in seen])
 
 
 def logits_of(groups: Iterable[bytes | bytearray]) -> npt.NDArray[np.float32]:
@@ -57,13 +59,19 @@ def logits_of(groups: Iterable[bytes | bytearray]) -> npt.NDArray[np.float32]:
     return logits
 
 
-def read_rows(table: npt.NDArray[np.int64], n_rows: int, row_bytes: int) -> bytes:
-    """The first rows of a sequence, out of tiles that hold byte i of 16 positions side by side."""
+def first_seen(group: GroupLayout, n_tokens: int) -> int:
+    """The first position that the last of `n_tokens` sees."""
+    return max(0, n_tokens - group.window) if group.window else 0
+
+
+def read_rows(table: npt.NDArray[np.int64], n_rows: int, row_bytes: int, first: int = 0) -> bytes:
+    """The rows of a sequence from `first` on, out of tiles that hold byte i of 16 positions side by side."""
     blocks = []
-    for i in range(-(-n_rows // BLOCK)):
+    for i in range(first // BLOCK, -(-n_rows // BLOCK)):
         tiles = _block(int(table[i]), row_bytes)
         blocks.append(tiles.transpose(0, 2, 1).reshape(BLOCK, row_bytes))
-    return np.concatenate(blocks)[:n_rows].tobytes() if blocks else b""
+    start = first // BLOCK * BLOCK
+    return np.concatenate(blocks)[first - start : n_rows - start].tobytes() if blocks else b""
 
 
 def _block(address: int, row_bytes: int) -> npt.NDArray[np.uint8]:
@@ -102,7 +110,8 @@ class FakeRunner:
         for run in runs:
             if run.logits == "last":
                 n = run.start + len(run.tokens)
-                out.append(logits_of(map(read_rows, run.tables, (n, n), ROW_BYTES)))
+                seen = [first_seen(group, n) for group in LAYOUT.groups]
+                out.append(logits_of(map(read_rows, run.tables, (n, n), ROW_BYTES, seen)))
                 for token, bias in self.bias.items():
                     out[-1][token] += bias
         return np.array(out, np.float32).reshape(len(out), N_VOCAB)

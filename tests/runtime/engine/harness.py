@@ -23,6 +23,7 @@ from runtime.engine.stepping import Stepper
 from runtime.errors import StepCancelled, StepFailed
 from runtime.tokenizers import StreamDetokenizer
 from tests.runtime.engine.fakes import EOG, LETTERS, FakeRunner, FakeTokenizer, Oracle
+from tests.runtime.engine.ports import DictStore
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -84,6 +85,9 @@ class Bench:
     ) -> None:
         self.now = 0.0
         self.runner = runner or FakeRunner(n_ubatch)
+        self.port = port
+        if isinstance(port, DictStore):
+            port.layout = self.runner.layout
         self.events: list[Event] = []
         self.n_wakes = 0
         self.core = Core(
@@ -174,6 +178,7 @@ class Bench:
         `lent`: blocks may be destinations of loads, which belong to no slot yet.
         """
         pool, n = self.core.pool, self.core.pool.n_blocks
+        assert pool.n_leases >= 0  # those that came back are counted
         held = [0] * n
         for slot in self.core.slots:
             for block in slot.sequence.blocks:

@@ -8,7 +8,8 @@ import numpy as np
 from runtime.engine import BlockViews, LoadDone, LookupDone, PrefixSnapshot
 from runtime.engine.core import Message
 from runtime.engine.port import PointViews, StoredPoint
-from runtime.memory.layout import BLOCK
+from runtime.memory.layout import BLOCK, MemoryLayout
+from tests.runtime.engine.fakes import LAYOUT
 
 Tokens = np.ndarray
 Post = Callable[[Message], None]
@@ -28,9 +29,10 @@ class PointRecord:
 
 class DictStore:
     """Keeps blocks and points by their root and tokens. Offers are copied only in `write`, answers given in
-    `answer`."""
+    `answer`. Of windows it keeps all the rows it was ever lent."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: MemoryLayout = LAYOUT) -> None:
+        self.layout = layout
         self.points: dict[tuple[bytes, bytes], PointRecord] = {}
         self.damaged: set[int] = set()
         self.post: Post = lambda message: None
@@ -65,7 +67,12 @@ class DictStore:
             for block in snapshot.blocks:
                 n = block.index * BLOCK + block.n_rows
                 key = (snapshot.root, snapshot.tokens[:n].tobytes())
-                self.records[key] = Record(block.n_rows, tuple(s.tobytes() for s in block.segments))
+                known = self.records.get(key)
+                segments = tuple(
+                    data.tobytes() or (known.segments[g] if known is not None else b"")
+                    for g, data in enumerate(block.segments)
+                )
+                self.records[key] = Record(block.n_rows, segments)
             for point in snapshot.points:
                 key = (snapshot.root, snapshot.tokens[: point.n_tokens].tobytes())
                 logits = None if point.logits is None else point.logits.copy()
@@ -94,7 +101,11 @@ class DictStore:
             common = int(different[0]) if len(different) else n
             if known_root == root and common > (len(known) - 1) // BLOCK * BLOCK:
                 best = max(best, common)
-        return best
+
+        def has(group: int, i: int) -> bool:
+            return self._find(root, tokens[: min(best, (i + 1) * BLOCK)], {group}) is not None
+
+        return self.layout.resumable(best, has)
 
     def _points(self, root: bytes, tokens: Tokens) -> tuple[StoredPoint, ...]:
         wanted = tokens.tobytes()
@@ -117,13 +128,15 @@ class DictStore:
         done = destinations[0].index * BLOCK if destinations else n_tokens
         for views in destinations:
             end = views.index * BLOCK + views.n_rows
-            record = self._find(root, tokens[:end])
+            wanted = {g for g, target in enumerate(views.segments) if len(target)}
+            record = self._find(root, tokens[:end], wanted)
             if record is None or (self.cut_loads_to is not None and end > self.cut_loads_to):
                 for target in views.segments:
                     target[:] = 0xEE  # what a damaged record leaves in a destination
                 return LoadDone(ticket, done if point is None else 0, "damaged record")
             for target, data in zip(views.segments, record.segments, strict=True):
-                target[:] = np.frombuffer(data, np.uint8)[: len(target)]
+                if len(target):
+                    target[:] = np.frombuffer(data, np.uint8)[: len(target)]
             done = end
         if point is not None and not self._load_point(root, tokens, point):
             return LoadDone(ticket, 0, "damaged point")
@@ -138,11 +151,12 @@ class DictStore:
             point.logits[:] = record.logits
         return not damaged
 
-    def _find(self, root: bytes, tokens: Tokens) -> Record | None:
+    def _find(self, root: bytes, tokens: Tokens, groups: set[int]) -> Record | None:
         wanted = tokens.tobytes()
         index = (len(tokens) - 1) // BLOCK
         for (known_root, key), record in self.records.items():
             same_block = (len(key) // 4 - 1) // BLOCK == index
-            if known_root == root and same_block and key.startswith(wanted):
+            has_rows = all(record.segments[g] for g in groups)
+            if known_root == root and same_block and has_rows and key.startswith(wanted):
                 return record
         return None
