@@ -32,8 +32,8 @@ def in_company(loaded: LoadedModel, tokens: np.ndarray) -> Logits:
     return np.concatenate(out)
 
 
-@pytest.mark.parametrize("name", MOE_ARCHS)
-def test_experts_that_stay_in_the_file_give_the_same_bits(name: str) -> None:
+@pytest.mark.parametrize("name", [*MOE_ARCHS, "mamba", "rwkv7", "granitehybrid", "nemotron_h_moe"])
+def test_weights_that_stay_in_the_file_give_the_same_bits(name: str) -> None:
     with model(arch(name), n_ctx=256, n_ubatch=128) as loaded:
         tokens = prompt(loaded, 0)
         expected = all_logits(loaded, tokens)
