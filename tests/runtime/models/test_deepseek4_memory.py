@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from runtime.gguf import ModelFile
+from runtime.gguf import open_model
 from runtime.kernels.routing import SQRT_SOFTPLUS
 from runtime.memory.layout import MemoryLayout
 from runtime.memory.points import Tail
@@ -19,6 +19,7 @@ from runtime.plan.builder import Plan, PlanOptions
 from runtime.plan.experts import Gating
 from runtime.plan.values import Heads
 from runtime.plan.weights import Weights
+from tests.shared_data import shared
 
 N_CTX = 32768
 MIB = 1 << 20
@@ -37,8 +38,9 @@ FLASH = V4(
 
 @pytest.fixture(scope="module")
 def layout() -> MemoryLayout:
-    no_file = cast(ModelFile, None)
-    plan = Plan(no_file, cast(Weights, None), Arena(), PlanOptions(N_CTX, 512, 4, 4))
+    """Of a file of the architecture nothing is taken but that its attention is causal."""
+    file = open_model(shared("models/dsv4/dsv4-tiny-a-f32.gguf"))
+    plan = Plan(file, cast(Weights, None), Arena(), PlanOptions(N_CTX, 512, 4, 4))
     memory = Memory(plan, FLASH)
     for ratio in FLASH.ratios:
         memory.layer(ratio)
