@@ -24,4 +24,7 @@ def error_reply(error: ApiError) -> Response:
     response = json_reply(error.body, error.code)
     if error.code == 503:
         response.headers["Retry-After"] = "1"
+    if error.code == 501:
+        # the official clients take every 5xx for a passing weakness and ask again
+        response.headers["X-Should-Retry"] = "false"
     return response

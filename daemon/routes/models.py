@@ -8,7 +8,7 @@ from quart_trio import QuartTrio
 
 from daemon.build_info import BUILD
 from daemon.codex import codex_record
-from daemon.errors import ApiError
+from daemon.errors import NOT_FOUND, ApiError
 from daemon.model import ServedModel
 from daemon.native_format import settings_json
 from daemon.replies import json_reply, request_body
@@ -21,6 +21,13 @@ def register(app: QuartTrio, service: Service) -> None:
     @app.get("/models", endpoint="models")
     async def models() -> Response:
         return json_reply(_models(service.ready))
+
+    @app.get("/v1/models/<path:name>", endpoint="v1_model")
+    @app.get("/models/<path:name>", endpoint="model")
+    async def model(name: str) -> Response:
+        if name != service.ready.model.name and name not in service.ready.model.aliases:
+            raise NOT_FOUND
+        return json_reply(_model_item(service.ready.model))
 
     @app.get("/props")
     async def props() -> Response:
@@ -51,24 +58,26 @@ def register(app: QuartTrio, service: Service) -> None:
 
 def _models(ready: Ready) -> dict[str, Any]:
     model = ready.model
-    meta = asdict(model.meta)
-    del meta["architecture"]
     return {
         "object": "list",
         "models": [_ollama_record(model) | codex_record(model)],
-        "data": [
-            {
-                "id": model.name,
-                "aliases": list(model.aliases),
-                "tags": list(model.tags),
-                "object": "model",
-                "created": model.created,
-                "owned_by": "llamacpp",
-                "max_model_len": model.n_ctx,
-                "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-                "meta": meta | {"n_ctx": model.n_ctx},
-            }
-        ],
+        "data": [_model_item(model)],
+    }
+
+
+def _model_item(model: ServedModel) -> dict[str, Any]:
+    meta = asdict(model.meta)
+    del meta["architecture"]
+    return {
+        "id": model.name,
+        "aliases": list(model.aliases),
+        "tags": list(model.tags),
+        "object": "model",
+        "created": model.created,
+        "owned_by": "llamacpp",
+        "max_model_len": model.n_ctx,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "meta": meta | {"n_ctx": model.n_ctx},
     }
 
 

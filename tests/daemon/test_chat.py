@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -216,3 +217,13 @@ def test_the_official_client_chats_streams_and_lists_models(daemon: RunningDaemo
     assert text.choices[0].text == " w0"
     with pytest.raises(openai.BadRequestError, match="Field 'max_tokens'"):
         client.chat.completions.create(model="any", messages=messages, max_tokens=-7)
+
+
+def test_official_clients_do_not_ask_again_for_what_is_not_there(daemon: RunningDaemon) -> None:
+    asked: list[httpx.Request] = []
+    with httpx.Client(event_hooks={"request": [asked.append]}) as http:
+        client = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=2, http_client=http)
+        wanted: Any = {"messages": [USER], "response_format": {"type": "json_object"}}
+        with pytest.raises(openai.InternalServerError, match="response_format"):
+            client.chat.completions.create(model="any", **wanted)
+    assert len(asked) == 1

@@ -45,6 +45,8 @@ def test_models_describe_the_file(daemon: RunningDaemon) -> None:
     assert entry["meta"]["n_vocab"] == tokenizer().n_vocab
     assert entry["meta"]["vocab_type"] == 2 and entry["meta"]["n_params"] > 0
     assert body["models"][0]["name"] == "test-model"
+    assert daemon.client.get("/v1/models/test-model").json() == entry
+    assert daemon.client.get("/v1/models/another").status_code == 404
 
 
 def test_the_codex_command_line_finds_its_catalogue(daemon: RunningDaemon) -> None:
