@@ -90,22 +90,9 @@ def make_rule(per_channel):
 
     @nb.njit(**inline)
     def rule(a, job, nth, ctl):
-        x, ldx, k_heads, sharing, v_heads, d = (
-            arg(a, 0),
-            arg(a, 1),
-            arg(a, 2),
-            arg(a, 3),
-            arg(a, 4),
-            arg(a, 5),
-        )
-        gates, ldg, e_at, out, ldo, offset = (
-            arg(a, 6),
-            arg(a, 7),
-            arg(a, 8),
-            arg(a, 9),
-            arg(a, 10),
-            arg(a, 11),
-        )
+        x, ldx, k_heads, sharing = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3)
+        v_heads, d, gates, ldg = arg(a, 4), arg(a, 5), arg(a, 6), arg(a, 7)
+        e_at, out, ldo, offset = arg(a, 8), arg(a, 9), arg(a, 10), arg(a, 11)
         n_runs, run_table = variable(job, RUNS), variable(job, RUN_TABLE)
         step = VB * d  # bytes of a slice
         n = nb.int64(WIDE) if d % (WIDE * LANES) == 0 else nb.int64(NARROW)

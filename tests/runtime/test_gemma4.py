@@ -37,6 +37,24 @@ def test_what_layers_that_share_keys_and_values_have_of_their_own_is_not_used(tm
     assert np.array_equal(logits(path), logits(arch("gemma4")))
 
 
+def test_layers_that_share_keys_and_values_meet_them_as_they_were_stored_rotated() -> None:
+    results = []
+    for rotate in (False, True):
+        options = ModelOptions(
+            n_ctx=256,
+            max_outputs=len(TOKENS),
+            key_type="f32",
+            value_type="f32",
+            rotate_k=rotate,
+            rotate_v=rotate,
+        )
+        loaded = load_model(arch("gemma4"), options)
+        results.append(all_logits(loaded, TOKENS))
+        loaded.close()
+    assert not np.array_equal(*results)
+    assert np.abs(results[0] - results[1]).max() < 1e-3
+
+
 @pytest.mark.parametrize(
     "tensor", ["blk.4.inp_gate.weight", "per_layer_proj_norm.weight", "blk.1.attn_k.weight"]
 )
