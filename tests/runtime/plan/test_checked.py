@@ -123,9 +123,9 @@ def with_last_op(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """Plans end with an op that writes beside the buffer x, and whose extent lies about it."""
     build = loading.builder
 
-    def builder(architecture: str) -> Callable[[Plan], None]:
+    def builder(architecture: str, *, draft: bool) -> Callable[[Plan], None]:
         def extended(plan: Plan) -> None:
-            build(architecture)(plan)
+            build(architecture, draft=draft)(plan)
             region = next(r for r in plan.arena.regions if r.name == "x")
             plan.op(write_a_float, region.address + region.n_bytes + offset)
 
