@@ -87,7 +87,6 @@ def rename(update: Update, old: str, new: str) -> None:
 
 def describe(environment: Environment, txn: Txn, name: str, record: ManifestRecord) -> ManifestInfo:
     usages = [read_usage(environment, txn, held) or Usage(0, 0, 0, 0, 0) for held in record.held]
-    point = read_point(environment, txn, record.point) if record.point else None
     return ManifestInfo(
         name,
         record.fingerprint,
@@ -98,8 +97,17 @@ def describe(environment: Environment, txn: Txn, name: str, record: ManifestReco
         record.note,
         record.model,
         record.created_ms,
-        point.n_tokens if point else 0,
+        _position(environment, txn, record.point),
     )
+
+
+def _position(environment: Environment, txn: Txn, key: bytes) -> int:
+    """Where the point of that key lies; 0 when there is none, or its record is damaged."""
+    try:
+        point = read_point(environment, txn, key) if key else None
+    except Damaged:
+        return 0
+    return point.n_tokens if point else 0
 
 
 def list_all(environment: Environment, txn: Txn) -> list[ManifestInfo]:

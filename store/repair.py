@@ -187,6 +187,7 @@ def rebuild(environment: Environment, txn: Txn) -> int:
         txn.delete(key, db=environment.pnt)
     for name in survey.lost_manifests:
         txn.delete(name, db=environment.man)
+    _let_go_of_lost_points(environment, txn, survey)
     entries = survey.entries
     for stray in _strays(environment, txn, entries):
         _delete_data(environment, txn, stray)
@@ -207,6 +208,15 @@ def rebuild(environment: Environment, txn: Txn) -> int:
         clock_ms = max(clock_ms, usage.last_used_ms)
     txn.put(b"ledger", replace(sums, clock_ms=clock_ms).encode(b"ledger"), db=environment.meta)
     return len(survey.lost_blocks)
+
+
+def _let_go_of_lost_points(environment: Environment, txn: Txn, survey: _Survey) -> None:
+    """Saves that held them go on without: a point that is captured there again is nobody's."""
+    records = [(bytes(key), bytes(value)) for key, value in txn.cursor(db=environment.man)]
+    for key, value in records:
+        record = ManifestRecord.decode(key, value)
+        if record.point and record.point[-ID_BYTES:] not in survey.points:
+            txn.put(key, replace(record, point=b"").encode(key), db=environment.man)
 
 
 def _old_usage(environment: Environment, txn: Txn, id_: bytes) -> Usage | None:

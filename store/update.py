@@ -27,9 +27,9 @@ _MAX_BONUS_HITS = 24
 class Segment:
     """Bytes of one cache group of a block, or one part of a point: `data` is uint8 [n], contiguous.
 
-    They come in units of `unit_bytes`.
     `layout_id` names the meaning of the bytes; the store compares it and knows nothing else of it. A unit is
-    what the caller may later want a multiple of (16 positions), so that the first rows can be read alone.
+    what the caller may later want a multiple of, so that first rows can be read alone: 16 positions, or as
+    many as a row stands for. Points are read whole.
     """
 
     group: str

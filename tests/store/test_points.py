@@ -262,6 +262,21 @@ def test_a_save_holds_the_point_at_its_end(tmp_path: Path) -> None:
         assert not kv.problems(store)
 
 
+def test_a_save_with_a_damaged_point_record_is_still_listed_and_read(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 700))
+    kv.write(store, root, prompt, points=(300, 700))
+    store.save_manifest("x", root, prompt)
+    key = store.lookup(root, prompt).points[0].key
+    environment = store.environment
+    store.writer.order(lambda update: update.txn.put(key, b"x" * 30, db=environment.pnt), 20)
+    assert [(info.name, info.n_point) for info in store.list_manifests()] == [("x", 0)]
+    manifest = store.manifest("x")
+    assert (manifest.n_restorable, manifest.n_point) == (700, 300)
+    assert kv.resume(store, root, prompt) == 300
+    assert store.flush(20)
+    assert not kv.problems(store), "a look-up that meets damage has it repaired"
+
+
 @pytest.mark.parametrize("scale", [0, 1], ids=["without rows", "with rows"])
 def test_a_save_takes_its_point_along_into_a_file(tmp_path: Path, scale: int) -> None:
     prompt = kv.tokens((1, 700))
@@ -323,6 +338,7 @@ def test_compaction_keeps_points(tmp_path: Path) -> None:
 def test_repair_derives_what_belongs_to_points_anew(store: Store, root: bytes, what: str) -> None:
     prompt = kv.tokens((1, 700))
     kv.write(store, root, prompt, scale=0, points=(100, 300, 700))
+    store.save_manifest("x", root, prompt)
     match = store.lookup(root, prompt)
     environment = store.environment
 
@@ -340,3 +356,8 @@ def test_repair_derives_what_belongs_to_points_anew(store: Store, root: bytes, w
     assert not kv.problems(store)
     expected = {"usage": [700, 300, 100], "parent": [100], "point": [300, 100]}[what]
     assert positions(store, root, prompt) == expected
+    if what != "parent":
+        store.rename_manifest("x", "y")
+        kv.write(store, root, prompt, scale=0, points=(700,))
+        assert kv.resume(store, root, prompt, 0) == 700
+        assert not kv.problems(store)
