@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtime.gguf import ModelFile, open_model
+from runtime.memory.layout import MemoryLayout
 from runtime.models import builder, is_encoder
 from runtime.plan import checked
 from runtime.plan.arena import Arena
@@ -94,7 +95,6 @@ def load_model(
     tokenizer = load_tokenizer(file)
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train
-    arena = Arena(guarded=checked.wanted())
     if is_encoder(file):
         options = replace(
             options, embeddings=True, key_type="f32", value_type="f32", rotate_k=False, rotate_v=False
@@ -104,24 +104,10 @@ def load_model(
         if progress is not None:
             progress("load", share)
 
+    arena = Arena(guarded=checked.wanted())
     n_threads_batch = options.n_threads_batch or options.n_threads
     weights = Weights(file, arena, max(options.n_threads, n_threads_batch), report, repack=options.repack)
-    plan = Plan(
-        file,
-        weights,
-        arena,
-        PlanOptions(
-            n_ctx,
-            options.n_ubatch,
-            options.max_runs,
-            options.max_outputs,
-            options.key_type,
-            options.value_type,
-            options.rotate_k,
-            options.rotate_v,
-            options.embeddings,
-        ),
-    )
+    plan = Plan(file, weights, arena, _sizes(options, n_ctx))
     build(plan)
     layout = plan.finish()
     # weights were read through the mapping: what was written to the file meanwhile is in them
@@ -134,3 +120,33 @@ def load_model(
         *((f"numerics.{family}", version) for family, version in NUMERICS.items() if family in plan.families),
     )
     return LoadedModel(file, tokenizer, runner, n_ctx, n_ctx_train, identity)
+
+
+def memory_layout(file: ModelFile, n_ctx: int) -> MemoryLayout:
+    """What a sequence of the model remembers with f16 caches; also finds what keeps the model from running.
+
+    Nothing is packed or compiled. Errors: those of `load_model`.
+    """
+    options = ModelOptions(n_ubatch=1, max_runs=1, max_outputs=1)
+    arena = Arena()
+    plan = Plan(file, Weights(file, arena, 1, _ignore, repack=False), arena, _sizes(options, n_ctx))
+    builder(file.architecture)(plan)
+    return plan.finish()
+
+
+def _sizes(options: ModelOptions, n_ctx: int) -> PlanOptions:
+    return PlanOptions(
+        n_ctx=n_ctx,
+        n_ubatch=options.n_ubatch,
+        max_runs=options.max_runs,
+        max_outputs=options.max_outputs,
+        key_type=options.key_type,
+        value_type=options.value_type,
+        rotate_k=options.rotate_k,
+        rotate_v=options.rotate_v,
+        embeddings=options.embeddings,
+    )
+
+
+def _ignore(share: float) -> None:
+    """Nobody watches the progress."""

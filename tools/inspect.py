@@ -9,25 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import ModelError, RuntimeFault, UnsupportedModel
+from runtime.errors import RuntimeFault, UnsupportedModel
 from runtime.gguf import MetadataValue, ModelFile, StringArray, open_model
+from runtime.memory.layout import MemoryLayout
+from runtime.model import memory_layout
 from runtime.models import SUPPORTED
 from runtime.tokenizers import load_tokenizer
-from runtime.weight_types import NAMES
 
 _SHOWN_ELEMENTS = 8
 _SHOWN_CHARACTERS = 60
 _DEFAULT_CONTEXT = 4096
-_F16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes a model needs: its weights, and f16 keys and values of `n_ctx` positions (None: not known)."""
+    """Bytes a model needs: its weights, f16 rows of `n_ctx` positions, and a sequence's `state`.
+
+    The latter two are None where the model cannot be run.
+    """
 
     weights: int
     n_ctx: int
-    kv_cache: int | None
+    kv_cache: int | None = None
+    state: int | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +55,13 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(model: ModelFile, *, n_ctx: int, tensors: bool) -> dict[str, Any]:
     """Everything that is printed, as JSON values."""
-    reasons = refusals(model)
+    memory, reasons = estimate_memory(model, n_ctx), refusals(model)
+    if not reasons:
+        try:
+            n_ctx = min(n_ctx, model.get_int(model.arch_key("context_length")))
+            memory = estimate_memory(model, n_ctx, memory_layout(model, n_ctx))
+        except RuntimeFault as error:
+            reasons = [str(error)]
     report: dict[str, Any] = {
         "path": str(model.path),
         "shards": len(model.shards),
@@ -61,7 +71,7 @@ def describe(model: ModelFile, *, n_ctx: int, tensors: bool) -> dict[str, Any]:
         "n_params": model.n_params,
         "n_tensors": len(model.tensors),
         "types": _by_type(model),
-        "memory": asdict(estimate_memory(model, n_ctx)),
+        "memory": asdict(memory),
         "can_run": not reasons,
         "reasons": reasons,
         "metadata": {key: _shown(value) for key, value in sorted(model.metadata.items())},
@@ -77,7 +87,7 @@ def describe(model: ModelFile, *, n_ctx: int, tensors: bool) -> dict[str, Any]:
 def refusals(model: ModelFile) -> list[str]:
     """Why this build cannot run the model, one line each; empty if it can."""
     reasons = [str(problem) for problem in model.problems]
-    for check in (_check_architecture, _check_types, load_tokenizer):
+    for check in (_check_architecture, _check_tensors, load_tokenizer):
         try:
             check(model)
         except RuntimeFault as error:
@@ -91,31 +101,18 @@ def _check_architecture(model: ModelFile) -> None:
         raise UnsupportedModel(f"architecture {model.architecture!r} is not supported (supported: {known})")
 
 
-def _check_types(model: ModelFile) -> None:
+def _check_tensors(model: ModelFile) -> None:
     if not model.tensors:
         raise UnsupportedModel("the file has no tensors: a vocabulary alone cannot be run")
-    unknown = sorted({t.type.name for t in model.tensors.values()} - set(NAMES))
-    if unknown:
-        raise UnsupportedModel(f"there are no kernels for tensors of type {', '.join(unknown)}")
 
 
-def estimate_memory(model: ModelFile, n_ctx: int) -> MemoryEstimate:
-    """Weights as in the file, and keys and values of every layer for the whole context."""
-    return MemoryEstimate(model.n_bytes, n_ctx, _kv_bytes(model, n_ctx))
-
-
-def _kv_bytes(model: ModelFile, n_ctx: int) -> int | None:
-    try:
-        key = model.arch_key
-        n_layers = model.get_int(key("block_count"), high=4096)
-        heads = model.get_ints(key("attention.head_count"), n_layers)
-        kv_heads = model.get_ints(key("attention.head_count_kv"), n_layers, heads)
-        per_head = model.get_int(key("embedding_length")) // max(1, *heads)
-        width = model.get_int(key("attention.key_length"), per_head)
-        width += model.get_int(key("attention.value_length"), per_head)
-    except ModelError:
-        return None
-    return sum(kv_heads) * width * _F16_BYTES * n_ctx
+def estimate_memory(model: ModelFile, n_ctx: int, layout: MemoryLayout | None = None) -> MemoryEstimate:
+    """Weights as in the file, and what `layout` makes of the whole context."""
+    if layout is None:
+        return MemoryEstimate(model.n_bytes, n_ctx)
+    state = layout.tail.captured_bytes(n_ctx) if layout.tail is not None else 0
+    rows = sum(group.segment_bytes(n_ctx) for group in layout.groups)
+    return MemoryEstimate(model.n_bytes, n_ctx, rows, state)
 
 
 def _by_type(model: ModelFile) -> list[dict[str, Any]]:
@@ -148,6 +145,8 @@ def _as_text(report: dict[str, Any]) -> str:
     ]
     if memory["kv_cache"] is not None:
         lines.append(f"KV cache      {_mib(memory['kv_cache'])} (f16, {memory['n_ctx']} positions)")
+    if memory["state"]:
+        lines.append(f"state         {_mib(memory['state'])} (of each sequence)")
     lines.append("runs here     " + ("yes" if report["can_run"] else "no"))
     lines += [f"              {reason}" for reason in report["reasons"]]
     lines.append("types")
