@@ -105,9 +105,8 @@ class HttpServer:
         self._streams.add(bounded)
         try:
             any_stream: Any = bounded
-            connection = _Connection(self._app, self._config, self._context, ConnectionState({}), any_stream)
-            connection.idle = self._idle
-            await connection
+            state = ConnectionState({})
+            await _Connection(self._idle, self._app, self._config, self._context, state, any_stream)
         except* Exception as group:
             # one connection's trouble must not end the others
             logger().error("connection failed", exc_info=group)
@@ -119,23 +118,25 @@ class _Connection(TCPServer):
     """Ends when the client closes it. Hypercorn's own would wait for the keep-alive time-out first, so that
     clients with a connection per request could fill the server with connections nobody has any more.
 
-    While no request is being answered it stands in `idle`, the longest idle first.
+    While it answers no request it stands in `idle`, behind those that have been idle for longer.
     """
 
-    idle: "dict[_Connection, None]"
+    def __init__(self, idle: "dict[_Connection, None]", *args: Any) -> None:
+        super().__init__(*args)
+        self._idle = idle
 
     async def run(self) -> None:
-        self.idle[self] = None
+        self._idle[self] = None
         try:
             await super().run()
         finally:
-            self.idle.pop(self, None)
+            self._idle.pop(self, None)
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated):
-            self.idle.pop(self, None)
+            self._idle.pop(self, None)
             if event.idle:
-                self.idle[self] = None
+                self._idle[self] = None
         await super().protocol_send(event)
 
     async def _read_data(self) -> None:
