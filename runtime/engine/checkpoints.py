@@ -83,7 +83,7 @@ def thin(index: PrefixIndex, budget: int, eviction: Eviction) -> None:
     """
     while index.point_bytes > budget:
         leaves = [node for node in index.nodes() if not node.children]
-        if not any(_thin_path(index, leaf, budget, eviction) for leaf in leaves):
+        if not sum(_thin_path(index, leaf, budget, eviction) for leaf in leaves):
             break
     for node in index.nodes():
         for row in sorted(node.points):

@@ -204,7 +204,7 @@ class Core:
 
     def offer(self, slot: Slot, n_tokens: int, why: str) -> None:
         """Lend a prefix to the store, unless the request or its length speaks against it."""
-        too_few = n_tokens < max(TILE, self.config.offer_min_tokens)
+        too_few = n_tokens < max(TILE, self.pool.unit, self.config.offer_min_tokens)
         if self._port is None or too_few or slot.sequence.private:
             return
         points = [p for p in slot.sequence.points() if not p.offered and p.n_tokens <= n_tokens]

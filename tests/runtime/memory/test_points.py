@@ -210,6 +210,27 @@ def test_a_reference_may_end_on_any_thread() -> None:
     assert all(buffer.address % 4096 == 0 for buffer in taken)
 
 
+def test_memory_that_is_let_go_returns_to_the_system_but_for_a_few_buffers() -> None:
+    buffers = Buffers(3 * 4096)
+    held = [buffers.take() for _ in range(10)]
+    for buffer in held:
+        buffer.bytes[:] = 0xEE
+    del buffer
+    held.clear()
+    again = [buffers.take() for _ in range(12)]
+    assert sum(bool(buffer.bytes.any()) for buffer in again) == 4
+    assert buffers.n_used == 12
+
+
+def test_a_smaller_buffer_gives_back_what_a_larger_one_had() -> None:
+    buffers = Buffers(4 * 4096)
+    buffers.take().bytes[:] = 0xEE
+    assert buffers.take(5000).bytes.all()
+    whole = buffers.take().bytes
+    assert whole[: 2 * 4096].all()
+    assert not whole[2 * 4096 :].any()
+
+
 def test_rings_of_one_conversation_are_not_shown_to_the_next() -> None:
     pool = TailPool(LAYOUTS[0])
     first = pool.rings()
