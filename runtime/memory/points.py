@@ -71,9 +71,9 @@ class TailPool:
         """One to be written as a whole."""
         return self._states.take()
 
-    def rings(self) -> Buffer:
-        """The rings of one sequence, of zeros."""
-        return self._rings.take(zeroed=True)
+    def rings(self, zeroed: bool = True) -> Buffer:
+        """The rings of one sequence, of zeros unless what they held will not be read."""
+        return self._rings.take(zeroed=zeroed)
 
     def blank_point(self, n_tokens: int, n_logits: int = 0) -> Point:
         """A point whose bytes, and `n_logits` logits, are still to be filled in."""
@@ -196,12 +196,14 @@ class Tail:
 
     def load(self, point: Point) -> None:
         """Become what was captured."""
+        rings = self._rings
         self.clear()
         self._state = point.state
         self._loaded = self._highest = point.n_tokens
         if not self._layout.rings:
             return
-        self._rings = self._pool.rings()
+        # other rows are never read; to make them zeros would take longer than all the rest
+        self._rings = rings if rings is not None else self._pool.rings(zeroed=False)
         for i, rows in enumerate(point.rings):
             at = 0
             for run in self._ring_rows(i, point.n_tokens):
