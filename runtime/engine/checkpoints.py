@@ -92,14 +92,19 @@ def thin(index: PrefixIndex, budget: int, eviction: Eviction) -> None:
 
 
 def _thin_path(index: PrefixIndex, leaf: Node, budget: int, eviction: Eviction) -> bool:
-    """Returns whether there was anything between the first and the last point."""
+    """Returns whether there was anything between the first and the last point.
+
+    The last prompt's end, before the release of its answer, stays the longest of it: it may be asked again.
+    """
     places = leaf.points_behind()
-    positions = [node.points[row].n_tokens for node, row in places]
+    points = [node.points[row] for node, row in places]
+    positions = [point.n_tokens for point in points]
+    wanted = next((point.n_tokens for point in points[-2:0:-1] if point.logits is not None), 0)
     n_between = len(places) - 2
     for _ in range((n_between + 1) // 2):
         if index.point_bytes <= budget:
             break
-        i = surplus(positions, eviction)
+        i = surplus(positions, eviction, wanted)
         index.drop_point(*places.pop(i))
         del positions[i]
     return n_between > 0

@@ -142,6 +142,15 @@ def test_thinning_begins_with_what_was_unused_the_longest(kind: str) -> None:
     assert (kept(prompts[0])[0], kept(prompts[0])[-1]) == (whole[0], whole[-1])
 
 
+def test_an_answer_to_the_same_prompt_costs_nothing_even_when_memory_is_short(kind: str) -> None:
+    free = bench(kind)
+    free.ask(tokens(900), 30)
+    made = bench(kind, point_bytes=total(free) - 1)
+    made.ask(tokens(900), 30)
+    assert total(made) < total(free)
+    assert made.ask(tokens(900), 2).n_cached == 900
+
+
 def test_a_budget_smaller_than_any_point_keeps_none_and_answers_all_the_same(kind: str) -> None:
     made, prompt = bench(kind, point_bytes=10), tokens(500)
     check(kind, made.ask(prompt), prompt)
