@@ -6,6 +6,7 @@ the model computes in between, `take_events` hands out what happened. Nothing he
 
 import itertools
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
@@ -28,7 +29,7 @@ from runtime.engine.commands import (
 from runtime.engine.config import EngineConfig
 from runtime.engine.counters import Counters
 from runtime.engine.forgetting import forget, in_use
-from runtime.engine.lending import ClearRows, lend
+from runtime.engine.lending import ClearRows, can_lend_end, is_whole, lend
 from runtime.engine.messages import (
     CacheSource,
     EngineStatistics,
@@ -149,6 +150,7 @@ class Core:
                 self._deferred.append(command)
             else:
                 self._run(command)
+        self._offer_again()
         for entry in list(self._waiting):
             if not any(slot.idle for slot in self.slots):
                 return
@@ -205,10 +207,12 @@ class Core:
     def offer(self, slot: Slot, n_tokens: int, why: str) -> None:
         """Lend a prefix to the store, unless the request or its length speaks against it."""
         too_few = n_tokens < max(TILE, self.pool.unit, self.config.offer_min_tokens)
+        slot.owes_end = False
         if self._port is None or too_few or slot.sequence.private:
             return
         points = [p for p in slot.sequence.points() if not p.offered and p.n_tokens <= n_tokens]
         snapshot = self._lend(slot, n_tokens, why, points)
+        slot.owes_end = why == "release" and not is_whole(self.pool, snapshot)
         for point in points:
             point.offered = point.n_tokens <= len(snapshot.tokens)
         self._port.offer(snapshot)
@@ -420,18 +424,31 @@ class Core:
         return self._lend(slot, sequence.n_tokens, "save", points)
 
     def _lend(self, slot: Slot, n_tokens: int, why: str, points: Sequence[Point]) -> PrefixSnapshot:
-        n_bytes = self._window_bytes(why)
-        return lend(self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows, points, n_bytes)
+        spare, ends = self.config.lent_bytes, self._end_bytes(why)
+        return lend(
+            self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows, points, spare, ends
+        )
 
-    def _window_bytes(self, why: str) -> int | None:
-        """How much of windows may be lent, so that reading on never has to wait for the store to return it.
+    def _end_bytes(self, why: str) -> int:
+        """How much of windows may be lent beyond what is spare: no answer shall wait until it comes back.
 
-        What an interval leaves is for the ends of prompts and answers.
+        There is room for the ends of prompts and answers; a save is worth a wait.
         """
-        lent = self.config.lent_bytes
-        if lent is None or why == "interval":
-            return lent
-        return lent + self.config.n_slots * window_bytes(self.pool.layout)
+        if why == "interval":
+            return 0
+        return sys.maxsize if why == "save" else self.config.n_slots * window_bytes(self.pool.layout)
+
+    def _offer_again(self) -> None:
+        """What could not be lent of windows at an answer's end is lent when the store gives others back."""
+        for slot in self.slots:
+            if (
+                slot.idle
+                and slot.owes_end
+                and can_lend_end(self.pool, slot.sequence, self.config.lent_bytes, self._end_bytes("release"))
+            ):
+                self.offer(slot, slot.sequence.n_tokens, "release")
+                # Once: what comes back of this very loan must not start the next.
+                slot.owes_end = False
 
     def _allocate(self, without: Collection[int] = ()) -> int:
         while True:

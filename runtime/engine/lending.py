@@ -22,18 +22,19 @@ def lend(
     clear_rows: ClearRows,
     points: Sequence[Point] = (),
     window_bytes: int | None = None,
+    end_bytes: int = 0,
 ) -> PrefixSnapshot:
     """Freeze the first `n_tokens` tokens, whole blocks or all tokens of the sequence, and those of `points`.
 
-    Rows of windows that are gone are not lent, nor more of them than `window_bytes` over all loans; of a save
-    those that its end sees always are.
+    Rows of windows that are gone are not lent, nor more of them than `window_bytes` over all loans; for those
+    that the end sees there are `end_bytes` more.
     A unit that they fill in part is lent with nothing else in it. Where there is no block to make it so, it
     is not lent at all, and the snapshot has that many tokens less. Errors: PoolExhausted if that leaves none.
     `returned` is called on the borrower's thread after the release.
     """
     n_tokens = _seal(pool, sequence, n_tokens, clear_rows)
     blocks = sequence.blocks[: -(-n_tokens // BLOCK)]
-    withheld = pool.withheld(blocks, n_tokens, window_bytes, with_end=why == "save")
+    withheld = pool.withheld(blocks, n_tokens, window_bytes, end_bytes)
     lease, rows = sequence.lease(n_tokens, withheld)
     lent = [point for point in points if point.n_tokens <= n_tokens]
 
@@ -50,6 +51,19 @@ def lend(
         release=release,
         points=tuple(view(point) for point in lent),
     )
+
+
+def is_whole(pool: BlockPool, snapshot: PrefixSnapshot) -> bool:
+    """Can its end be resumed at with the rows of windows that were lent?"""
+    n = len(snapshot.tokens)
+    return pool.layout.resumable(n, lambda g, i: snapshot.blocks[i].segments[g].size > 0) == n
+
+
+def can_lend_end(pool: BlockPool, sequence: BlockSequence, window_bytes: int | None, end_bytes: int) -> bool:
+    """Could all be lent that the end of the sequence sees?"""
+    n, blocks = sequence.n_tokens, sequence.blocks
+    withheld = pool.withheld(blocks, n, window_bytes, end_bytes)
+    return pool.layout.resumable(n, lambda g, i: (g, blocks[i]) not in withheld) == n
 
 
 def view(point: Point) -> PointViews:

@@ -61,7 +61,10 @@ class Task:
 
 
 class Slot:
-    """The sequence outlives the request: it is what the next one continues."""
+    """The sequence outlives the request: it is what the next one continues.
+
+    `owes_end`: the store was not lent all that going on after the last answer needs.
+    """
 
     def __init__(self, id: int, sequence: BlockSequence) -> None:
         self.id = id
@@ -70,6 +73,7 @@ class Slot:
         self.task: Task | None = None
         self.install: InstallPrefix | None = None
         self.last_used = 0
+        self.owes_end = False
         self.next_token = np.zeros(1, np.int32)
 
     @property

@@ -190,26 +190,26 @@ class BlockPool:
         return Lease(rows, parts, self._returned)
 
     def withheld(
-        self, blocks: Sequence[int], n_tokens: int, n_bytes: int | None, with_end: bool = False
+        self, blocks: Sequence[int], n_tokens: int, n_bytes: int | None, end_bytes: int = 0
     ) -> set[Part]:
         """Which parts of a sequence's blocks not to lend, so that no more than `n_bytes` of windows are lent.
 
-        What is lent already costs nothing more, and the last blocks come first. `with_end`: what going on at
-        `n_tokens` needs is lent whatever it takes.
+        For what going on at `n_tokens` needs there are `end_bytes` more. What is lent already costs nothing
+        more, and the last blocks come first.
         """
         if n_bytes is None or not self.layout.windowed:
             return set()
         self._collect()
         out = set()
-        left = n_bytes - sum(self._arenas[g].stride for g, _ in self._part_leases)
+        n_lent = sum(self._arenas[g].stride for g, _ in self._part_leases)
         for i in range(len(blocks) - 1, -1, -1):
             for g in self.layout.windowed:
-                part = g, blocks[i]
+                part, size = (g, blocks[i]), self._arenas[g].stride
                 if part in self._part_leases or not self.resident(*part):
                     continue
-                needed = with_end and i >= self.layout.groups[g].first_block(n_tokens)
-                if needed or left >= self._arenas[g].stride:
-                    left -= self._arenas[g].stride
+                needed = i >= self.layout.groups[g].first_block(n_tokens)
+                if n_lent + size <= n_bytes + needed * end_bytes:
+                    n_lent += size
                 else:
                     out.add(part)
         return out

@@ -97,14 +97,19 @@ class Session:
         return done, np.array(self.recorder.rows[-N_GENERATED:])
 
 
+CONFIG = EngineConfig(2, 1024, 16)
+
+
 @asynccontextmanager
-async def session(loaded: LoadedModel, directory: Path) -> AsyncIterator[Session]:
+async def session(
+    loaded: LoadedModel, directory: Path, config: EngineConfig = CONFIG
+) -> AsyncIterator[Session]:
     client = EngineClient(2, 8)
     store = Store.open(directory)
     bridge = MemoryBridge(store, loaded, client, "test")
     bridge.identify()
     recorder = Recorder(loaded)
-    engine = Engine(recorder, loaded.tokenizer, EngineConfig(2, 1024, 16), client.deliver, bridge.port)
+    engine = Engine(recorder, loaded.tokenizer, config, client.deliver, bridge.port)
     client.attach(engine)
     engine.start()
     try:

@@ -117,6 +117,22 @@ def test_every_slot_has_its_whole_context_in_the_smallest_pool_even_while_the_st
     bench.check_references()
 
 
+def test_what_an_answer_s_end_sees_is_stored_as_soon_as_the_store_has_given_other_rows_back() -> None:
+    store = DictStore()
+    bench = bench_with(64, store, n_slots=1, lent_bytes=0)
+    prompt = tokens(4 * BLOCK)
+    result = ask(bench, prompt, 270)  # the end sees two blocks, and one of the prompt is lent
+    whole = join(prompt, result.ids)
+    assert [snapshot.why for snapshot in store.offers] == ["prompt_end", "interval", "release"]
+    store.write()
+    bench.run()
+    store.write()
+    bench.run()
+    assert not store.offers
+    after = bench_with(64, store, n_slots=1, lent_bytes=0)
+    assert ask(after, join(whole[:-1], tokens(5))).n_cached == len(whole) - 1
+
+
 @pytest.mark.parametrize("with_store", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_traffic_in_little_memory_always_answers_as_a_model_without_any(

@@ -165,7 +165,7 @@ def test_what_is_lent_of_windows_is_bounded() -> None:
     assert pool.withheld(sequence.blocks, 8 * BLOCK, 3 * PAGE) == withheld  # nothing more is lent
     other = grown(PrefixIndex(pool), 2)
     assert len(pool.withheld(other.blocks, 2 * BLOCK, 3 * PAGE)) == 2
-    assert pool.withheld(other.blocks, 2 * BLOCK, 3 * PAGE, with_end=True) == {(1, other.blocks[0])}
+    assert pool.withheld(other.blocks, 2 * BLOCK, 3 * PAGE, PAGE) == {(1, other.blocks[0])}
     lease.release()
     assert not pool.withheld(other.blocks, 2 * BLOCK, 3 * PAGE)
 
