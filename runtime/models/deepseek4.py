@@ -7,9 +7,8 @@ ratio 128   and all rows compressed from 128 positions each
 Raw rows and what is not compressed yet live in rings; compressed rows are pure functions of the prefix, and
 blocks. A block at the end may predict one token further (`build_draft`).
 
-The published weights were trained with rows and the index rounded to 8 and 4 bits. No other engine's logits
-that we know have that, and it is off; ``deepseek4.activation_round_trips=bool:true`` among the overrides of
-metadata turns it on, unverified.
+The published weights were trained with rows and the index rounded to 8 and 4 bits. No reference logits have
+that, so it is off: an override ``deepseek4.activation_round_trips=bool:true`` turns it on, unverified.
 """
 
 from collections.abc import Sequence

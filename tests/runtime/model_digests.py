@@ -8,7 +8,7 @@ import numpy as np
 from runtime.kernels.isa import ISA
 from tests.runtime.evaluation import all_logits, arch, model
 
-N_TOKENS = 40
+N_TOKENS = 140
 
 
 def main(names: list[str]) -> None:

@@ -152,7 +152,7 @@ def test_recurrent_and_latent_models_give_the_same_bits_on_every_instruction_set
     if not host >= NEEDS[isa]:
         pytest.skip(f"this machine has no {isa}")
     cpu, features = FORCED[isa]
-    names = RECURRENT_ARCHS + HYBRID_ARCHS + LATENT_ARCHS + DELTA_ARCHS
+    names = (*RECURRENT_ARCHS, *HYBRID_ARCHS, *LATENT_ARCHS, *DELTA_ARCHS, "deepseek4")
     forced = digests("model_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
     assert forced[0] == isa
     assert forced[1:] == digests("model_digests", names)[1:]
