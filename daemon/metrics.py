@@ -72,13 +72,13 @@ def _engine_metrics(engine: EngineStatistics, rates: Rates) -> Iterator[Metric]:
     for name, text, field in _COUNTERS:
         yield _counter(f"llamacpp:{name}", text, getattr(engine, field))
     busy = engine.n_busy_slots_total / engine.n_decode_total if engine.n_decode_total else 0.0
-    used = engine.kv_blocks_used / engine.kv_blocks_total if engine.kv_blocks_total else 0.0
+    used = engine.kv_bytes_used / engine.kv_bytes_total if engine.kv_bytes_total else 0.0
     for name, text, value in (
         ("n_tokens_max", "Largest observed sequence length", engine.n_tokens_max),
         ("n_busy_slots_per_decode", "Average number of busy slots per step", busy),
         ("prompt_tokens_seconds", "Average prompt throughput in tokens/s", rates.prompt),
         ("predicted_tokens_seconds", "Average generation throughput in tokens/s", rates.predicted),
-        ("kv_cache_usage_ratio", "Share of the block pool in use", used),
+        ("kv_cache_usage_ratio", "Share of the memory for blocks in use", used),
         ("kv_cache_tokens", "Tokens held by slots", engine.kv_tokens),
         ("requests_processing", "Number of requests in slots", engine.requests_processing),
         ("requests_deferred", "Number of requests waiting for a slot", engine.requests_deferred),
@@ -87,6 +87,8 @@ def _engine_metrics(engine: EngineStatistics, rates: Rates) -> Iterator[Metric]:
     yield _counter("emberd:steps", "Number of steps of the engine", engine.steps_total)
     yield _gauge("emberd:pool_blocks_used", "Blocks of the pool in use", engine.kv_blocks_used)
     yield _gauge("emberd:pool_blocks", "Blocks of the pool", engine.kv_blocks_total)
+    yield _gauge("emberd:pool_bytes_used", "Memory of blocks in use", engine.kv_bytes_used)
+    yield _gauge("emberd:pool_bytes", "Memory that blocks may take", engine.kv_bytes_total)
     yield _gauge(
         "emberd:points_bytes", "Bytes of the points that prompts can go on from", engine.points_bytes
     )

@@ -37,6 +37,8 @@ class Counters:
             requests_deferred=n_waiting,
             kv_blocks_used=pool.n_used,
             kv_blocks_total=pool.n_blocks,
+            kv_bytes_used=pool.used_bytes,
+            kv_bytes_total=pool.total_bytes,
             kv_tokens=sum(slot.sequence.n_tokens for slot in slots),
             points_bytes=index.point_bytes,
             steps_total=self.steps,

@@ -207,6 +207,8 @@ class EngineStatistics:
     requests_deferred: int = 0
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
+    kv_bytes_used: int = 0
+    kv_bytes_total: int = 0
     kv_tokens: int = 0
     points_bytes: int = 0
     steps_total: int = 0

@@ -148,9 +148,11 @@ class Stepper:
         return step, blocked
 
     def _offer_windows(self, slot: Slot, start: int) -> None:
-        """Before a long prompt is read, memory may be short of its first windows: the store can keep them."""
+        """When memory will lack windows of a prompt before it is read, the store can keep them."""
         pool, n = self._core.pool, slot.sequence.n_tokens
-        if n // _OFFERED_AT != start // _OFFERED_AT and pool.layout.windowed and pool.shortage():
+        if n // _OFFERED_AT == start // _OFFERED_AT or not pool.layout.windowed:
+            return
+        if pool.shortage(n_blocks=-(-slot.demand().n_prefill // BLOCK)):
             self._core.offer(slot, n // BLOCK * BLOCK, "interval")
 
     def _prefilled(self, slot: Slot, task: Task, n_rows: int) -> None:

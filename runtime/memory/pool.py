@@ -88,6 +88,17 @@ class BlockPool:
         return self._fresh - len(self._free)
 
     @property
+    def used_bytes(self) -> int:
+        """Memory of the parts that are there of blocks in use."""
+        return self.n_bytes - self._free_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory that blocks may take at most."""
+        whole = self.n_blocks * sum(arena.stride for arena in self._arenas)
+        return whole if self.max_bytes is None else min(whole, self.max_bytes)
+
+    @property
     def n_leases(self) -> int:
         """Block leases that were not given back yet."""
         self._collect()
@@ -125,12 +136,12 @@ class BlockPool:
     def has_free_block(self) -> bool:
         return bool(self._free) or self._fresh < self.n_blocks
 
-    def shortage(self, without: Collection[int] = ()) -> int:
-        """How many bytes must be given back before a block can be allocated."""
+    def shortage(self, without: Collection[int] = (), n_blocks: int = 1) -> int:
+        """How many bytes must be given back before so many blocks can be allocated."""
         if self.max_bytes is None:
             return 0
         wanted = sum(arena.stride for g, arena in enumerate(self._arenas) if g not in without)
-        return max(0, self.n_bytes - self._free_bytes + wanted - self.max_bytes)
+        return max(0, self.used_bytes + n_blocks * wanted - self.max_bytes)
 
     def exhausted(self) -> PoolExhausted:
         """The error that says what there is not enough of."""

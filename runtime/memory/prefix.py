@@ -151,7 +151,7 @@ class PrefixIndex:
             n = point.n_tokens
             return usable(point) and self.resumable(Match((*path, node)), n) == n
 
-        return both
+        return both if self.pool.layout.windowed else lambda _, point: usable(point)
 
     def find(self, root: bytes, parent: Node | None, key: bytes) -> Node | None:
         """The node after `parent` whose tokens begin with `key`."""

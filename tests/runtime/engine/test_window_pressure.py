@@ -117,6 +117,22 @@ def test_every_slot_has_its_whole_context_in_the_smallest_pool_even_while_the_st
     bench.check_references()
 
 
+def test_while_a_long_prompt_is_read_the_store_is_lent_windows_that_memory_will_lack() -> None:
+    store = DictStore()
+    n_ctx, n_spare = 44 * BLOCK, 12
+    size = sequence_bytes(LAYOUT, n_ctx, 512) + n_spare * PAGE
+    bench = bench_with(0, store, n_slots=1, n_ctx=n_ctx, pool_bytes=size, lent_bytes=n_spare * PAGE)
+    prompt = tokens(42 * BLOCK)
+    request_id = bench.submit(prompt, 1)
+    while bench.turn() | store.answer():
+        store.write()
+    assert bench.result(request_id).ids == expected(prompt, 1)
+    in_memory = sum(bench.core.pool.resident(1, node.block) for node in bench.core.index.nodes())
+    stored = sum(bool(record.segments[1]) for record in store.records.values())
+    assert stored > in_memory + n_spare // 2
+    assert [why for why, _ in store.seen[:2]] == ["interval", "interval"]
+
+
 def test_what_an_answer_s_end_sees_is_stored_as_soon_as_the_store_has_given_other_rows_back() -> None:
     store = DictStore()
     bench = bench_with(64, store, n_slots=1, lent_bytes=0)

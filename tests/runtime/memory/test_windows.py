@@ -192,8 +192,9 @@ def test_memory_of_free_blocks_goes_where_it_is_needed() -> None:
     pool.views(whole[0], BLOCK)[0][:] = 7
     for block in whole:
         pool.drop(block)
+    assert (pool.used_bytes, pool.n_bytes) == (0, 8 * PAGE)
     bare = [pool.allocate([1]) for _ in range(8)]
-    assert pool.n_bytes == 8 * PAGE
+    assert pool.used_bytes == pool.n_bytes == pool.total_bytes == 8 * PAGE
     assert not any(view.any() for block in bare for view in pool.views(block, BLOCK))
     with pytest.raises(PoolExhausted, match="bytes of the memory pool are in use"):
         pool.allocate([1])
