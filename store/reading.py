@@ -170,10 +170,11 @@ class Reading:
                 update.drop_damaged_point(ref.key)
             else:
                 update.hollow_block(ref.id)
-            self._distrusted.discard(ref.id)
 
         if self._writer:
             self._writer.post(body)
+            # in a transaction of its own: until the first is committed, look-ups still see what it drops
+            self._writer.post(lambda update: self._distrusted.discard(ref.id))
 
 
 def _name(ref: Ref) -> str:
