@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Event, Updated
+from hypercorn.events import Closed, Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
@@ -116,7 +116,8 @@ class HttpServer:
 
 class _Connection(TCPServer):
     """Ends when the client closes it. Hypercorn's own would wait for the keep-alive time-out first, so that
-    clients with a connection per request could fill the server with connections nobody has any more.
+    clients with a connection per request could fill the server with connections nobody has any more. And its
+    reader, which holds a further request back until the one before is answered, would never learn of the end.
 
     While it answers no request it stands in `idle`, behind those that have been idle for longer.
     """
@@ -124,6 +125,7 @@ class _Connection(TCPServer):
     def __init__(self, idle: "dict[_Connection, None]", *args: Any) -> None:
         super().__init__(*args)
         self._idle = idle
+        self._reading = trio.CancelScope()
 
     async def run(self) -> None:
         self._idle[self] = None
@@ -138,25 +140,39 @@ class _Connection(TCPServer):
             if event.idle:
                 self._idle[self] = None
         await super().protocol_send(event)
+        if self.stream.is_broken:
+            self._reading.cancel()
 
     async def _read_data(self) -> None:
-        await super()._read_data()
+        with self._reading:
+            await super()._read_data()
+        await self.protocol.handle(Closed())
         await self.idle_task.stop()
+
+    async def _close(self) -> None:
+        await super()._close()
+        self._reading.cancel()
 
 
 class _BoundedStream(trio.abc.HalfCloseableStream):
-    """A stream whose writes fail after `timeout` seconds without progress of the peer."""
+    """A stream whose writes fail after `timeout` seconds without progress of the peer; then `is_broken`."""
 
     def __init__(self, stream: Stream, sock: trio.socket.SocketType, timeout: float) -> None:
         self.socket = sock
+        self.is_broken = False
         self._stream = stream
         self._timeout = timeout
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        with trio.move_on_after(self._timeout) as scope:
-            await self._stream.send_all(data)
-        if scope.cancelled_caught:
-            raise trio.BrokenResourceError("the peer stopped reading")
+        try:
+            with trio.fail_after(self._timeout):
+                await self._stream.send_all(data)
+        except trio.TooSlowError:
+            self.is_broken = True
+            raise trio.BrokenResourceError("the peer stopped reading") from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.is_broken = True
+            raise
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()

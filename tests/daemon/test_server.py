@@ -431,6 +431,22 @@ def test_a_client_that_half_closes_is_taken_for_gone(daemon: RunningDaemon, stre
             pass
 
 
+@pytest.mark.parametrize("n_read", [0, 100])
+def test_a_client_that_asks_twice_at_once_and_goes_away_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch, n_read: int
+) -> None:
+    monkeypatch.setattr("daemon.http_server.MAX_CONNECTIONS", 2)
+    with RunningDaemon() as daemon:
+        daemon.engine.script = endless
+        for _ in range(3):
+            with connect(daemon) as sock:
+                sock.sendall(raw_request({"prompt": "a", "stream": True}) * 2)
+                until(lambda: idle_slots(daemon) < 4)
+                assert len(sock.recv(n_read)) <= n_read
+            until(lambda: idle_slots(daemon) == 4)
+        assert httpx.get(f"{daemon.url}/health", timeout=10).status_code == 200
+
+
 def test_two_requests_may_be_sent_at_once_over_one_connection(daemon: RunningDaemon) -> None:
     request = raw_request({"prompt": "a", "n_predict": 1, "response_fields": ["content"]})
     with connect(daemon) as sock:
