@@ -180,3 +180,17 @@ def test_blocks_that_no_pool_has_in_use_are_refused() -> None:
         tables = tuple(np.array([a]) for a in pool.addresses(held))
         with pytest.raises(CheckFailed, match=r"the block table of group \w+ is not int64 \[2\]"):
             runner.step([Run(ids, 254, tables)])
+
+
+def test_a_run_is_refused_that_sees_rows_of_a_window_which_were_given_back() -> None:
+    with model(DATA / "archs" / "gemma3.gguf", n_ctx=512, n_ubatch=16) as loaded:
+        layout = loaded.runner.layout
+        (window,) = layout.windowed
+        pool = BlockPool(layout, 2)
+        blocks = [pool.allocate(), pool.allocate()]
+        tables = tuple(np.array(column) for column in zip(*map(pool.addresses, blocks), strict=True))
+        pool.give_back(window, blocks[0])
+        last_seen = 256 + layout.groups[window].window - 1
+        loaded.runner.step([Run(tokens(loaded, 4), last_seen, tables)])
+        with pytest.raises(CheckFailed, match="block 0 of group window"):
+            loaded.runner.step([Run(tokens(loaded, 4), last_seen - 1, tables)])
