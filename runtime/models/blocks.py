@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from runtime.errors import ModelError
 from runtime.kernels import attention_layer as al
 from runtime.models.hyper import Decoder, Layer
+from runtime.plan.attention import attend_heads
 from runtime.plan.builder import Plan
 from runtime.plan.values import Bias, CacheGroup, Rope, Rows, Source
 
@@ -57,8 +58,8 @@ def attend(
     heads = qkv(p, layer, h)
     if on_heads is not None:
         on_heads(p, d, layer, heads)
-    return p.attention(
-        heads, cache, layer.heads, rotation, scale=scale, softcap=softcap,
+    return attend_heads(
+        p, heads, cache, layer.heads, rotation, scale=scale, softcap=softcap,
         sinks=layer.prefix + sinks if sinks else "", bias=bias,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from runtime.models import blocks
 from runtime.models import rope as turning
 from runtime.models.hyper import MAX_LAYERS, Layer, n_nextn
 from runtime.models.moe import SQRT_SOFTPLUS
+from runtime.plan import grouped
 from runtime.plan.builder import Plan
 from runtime.plan.compress import Accumulator, compress
 from runtime.plan.experts import Gating, expert_mlp, route, route_by_token
@@ -276,9 +277,9 @@ def attention(p: Plan, m: V4, memory: LayerMemory, turns: Turns, n: str, x: Rows
     p.rotate_columns(out, m.d - m.n_rot, m.n_head, turns.back)
     width = m.n_head // m.n_groups * m.d
     a = p.weights.grouped_panels(f"{n}attn_output_a.weight", width, m.out_rank, m.n_groups)
-    grouped = p.buffer("grouped", m.n_groups * m.out_rank)
-    p.grouped_matmul(out, width, a, m.n_groups, grouped)
-    return p.matmul(grouped, [f"{n}attn_output_b"], "y", widths=[m.n_embd])
+    y = p.buffer("grouped", m.n_groups * m.out_rank)
+    grouped.matmul(p, out, width, a, m.n_groups, y)
+    return p.matmul(y, [f"{n}attn_output_b"], "y", widths=[m.n_embd])
 
 
 def pool(p: Plan, m: V4, rows: Compressed, turns: Turns, name: str, h: Source, rounding: int) -> None:
@@ -360,7 +361,7 @@ class Network:
             hidden = p.rms_norm(before.columns(s * d, d), f"{n}nextn.hnorm", self.m.eps)
             write(hidden, joined.columns(d, d))
             u = p.matmul(joined, [f"{n}nextn.eh_proj"], "y", widths=[d])
-            p.copy_groups(u, 0, d, 1, streams.columns(s * d, d), 0)
+            grouped.copy(p, u, 0, d, 1, streams.columns(s * d, d), 0)
         self.block(layer, WINDOW, streams)
 
     def readout(self, streams: Rows, norm: str = "output_norm", head: str = "output") -> None:

@@ -13,6 +13,7 @@ from runtime.gguf import ModelFile
 from runtime.models import blocks, per_layer, rope
 from runtime.models.hyper import Decoder, Layer, local_layers, window_of
 from runtime.models.moe import Experts
+from runtime.plan.attention import attend_heads
 from runtime.plan.builder import Plan
 from runtime.plan.experts import expert_mlp, route
 from runtime.plan.values import CacheGroup, Heads, Rope, Rows, Source
@@ -59,7 +60,7 @@ def attend(
         qkv = p.matmul(h, [f"{n}attn_q", f"{n}attn_k", n + values], "qkv", widths=[q, k, v])
         blocks.norm_heads(p, d, layer, qkv)
         p.head_norm(qkv.columns(q + k, v), heads.n_kv, heads.d_v, 0, heads.d_v, d.eps)
-    out = p.attention(qkv, cache, heads, rotation, scale=1.0, shared=shared)
+    out = attend_heads(p, qkv, cache, heads, rotation, scale=1.0, shared=shared)
     return p.matmul(out, [f"{n}attn_output"], "y", widths=[d.n_embd])
 
 

@@ -20,7 +20,7 @@ from runtime.gguf import ModelFile
 from runtime.kernels.simd import LANES
 from runtime.models import rope
 from runtime.models.hyper import Decoder, Layer
-from runtime.plan import latent
+from runtime.plan import grouped, latent
 from runtime.plan.builder import Plan
 from runtime.plan.latent import Keys
 from runtime.plan.values import LatentGroup, Rope, Rows, Source
@@ -127,11 +127,11 @@ def attention(
         select(layer, h, source, keys)
     k_b, v_b = _heads(p, m, n)
     absorbed = p.buffer("absorbed", m.n_head * m.d)
-    p.grouped_matmul(q, m.nope, k_b, m.n_head, absorbed)
-    p.copy_groups(q, m.nope, m.n_rot, m.n_head, absorbed, m.rank)
+    grouped.matmul(p, q, m.nope, k_b, m.n_head, absorbed)
+    grouped.copy(p, q, m.nope, m.n_rot, m.n_head, absorbed, m.rank)
     seen = latent.attend(p, absorbed, m.n_head, m.rank, [keys], scale=scale * m.d_q**-0.5)
     out = p.buffer("heads", m.n_head * m.d_v)
-    p.grouped_matmul(seen, m.rank, v_b, m.n_head, out)
+    grouped.matmul(p, seen, m.rank, v_b, m.n_head, out)
     p.matmul(out, [f"{n}attn_output"], "y", residual=x)
 
 

@@ -12,6 +12,8 @@ from runtime.gguf import ModelFile
 from runtime.models import blocks, qwen2moe, rope
 from runtime.models.hyper import Decoder, Layer, n_nextn
 from runtime.models.moe import Experts
+from runtime.plan import grouped
+from runtime.plan.attention import attend_heads
 from runtime.plan.builder import Plan
 from runtime.plan.convolution import convolve
 from runtime.plan.delta import DeltaHeads, delta_rule, head_gates, normalise_keys
@@ -56,7 +58,7 @@ def attention(p: Plan, d: Decoder, layer: Layer, x: Rows, cache: CacheGroup, rot
                  "gated qkv", widths=[2 * q, k, v])  # fmt: skip
     gates, qkv = part_heads(p, y, heads.n, heads.d_k)
     blocks.norm_heads(p, d, layer, qkv)
-    out = p.attention(qkv, cache, heads, rotation)
+    out = attend_heads(p, qkv, cache, heads, rotation)
     p.matmul(gated(p, out, gates), [f"{n}attn_output"], "y", residual=x)
 
 
@@ -66,7 +68,7 @@ def ungrouped(p: Plan, x: Rows, h: DeltaHeads) -> Rows:
     widths = [h.d, h.d, h.sharing * h.d, h.sharing * h.d]
     at = 0
     for i, width in enumerate(widths):
-        p.copy_groups(x, sum(widths[:i]), width, h.n_k, out.columns(at, h.n_k * width), 0)
+        grouped.copy(p, x, sum(widths[:i]), width, h.n_k, out.columns(at, h.n_k * width), 0)
         at += h.n_k * width
     return out
 

@@ -20,15 +20,13 @@ import numpy.typing as npt
 
 from runtime.errors import ModelError, UnsupportedModel
 from runtime.gguf import ModelFile
-from runtime.kernels import activations, grouped, job, norms, positions
-from runtime.kernels import attention as attn
+from runtime.kernels import activations, job, norms, positions
 from runtime.kernels import attention_layer as al
 from runtime.kernels import rows as ops
 from runtime.kernels.dequant import EMBED
 from runtime.kernels.formats import FORMATS
 from runtime.kernels.job import f32_bits
-from runtime.kernels.kvstore import rotate_and_store, rotate_back
-from runtime.kernels.kvtypes import KV_TYPES, KVType
+from runtime.kernels.kvtypes import KV_TYPES
 from runtime.kernels.quantise import act_bytes
 from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.kernels.simd import LANES
@@ -36,8 +34,8 @@ from runtime.kernels.tape import Native, Op
 from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
 from runtime.plan.tail import TailPlan
-from runtime.plan.values import Bias, CacheGroup, Heads, LatentGroup, Rope, Rows, Source
-from runtime.plan.weights import Panels, Weights, padded
+from runtime.plan.values import CacheGroup, Heads, LatentGroup, Rope, Rows, Source
+from runtime.plan.weights import Weights, padded
 
 GroupT = TypeVar("GroupT", CacheGroup, LatentGroup)
 
@@ -116,7 +114,7 @@ class Plan:
         key = name, width, count
         if key not in self._buffers:
             ld = 4 * padded(width)
-            self._buffers[key] = Rows(self.arena.take(self._n_rows(count) * ld, name), ld, width, count)
+            self._buffers[key] = Rows(self.arena.take(self.n_rows(count) * ld, name), ld, width, count)
         return self._buffers[key]
 
     def area(self, name: str, n_bytes: int) -> int:
@@ -237,37 +235,6 @@ class Plan:
             self.add(y, residual, scale)
         return y
 
-    def grouped_matmul(self, x: Rows, k: int, weights: Panels, groups: int, out: Rows) -> None:
-        """out[:, g] = x[:, g] . W[g], the first k columns of each of the groups that x is cut into.
-
-        `weights` are those of `Weights.grouped_panels`: a group's results are its first columns in `out`,
-        which is cut into as many groups, and which may have room for more in each.
-        """
-        assert weights.k == k and x.width % groups == 0 and out.width % groups == 0
-        x_bytes, out_bytes = 4 * x.width // groups, 4 * out.width // groups
-        kind = FORMATS[weights.type_name].act_kind
-        tiles = self._n_rows(x.count) * act_bytes(kind, k)
-        act = self.area(f"grouped activation {kind}", groups * tiles)
-        self.op(grouped.quant_groups, x.address, x.ld, groups, x_bytes, k, act, tiles, kind, x.count)
-        words = self.arena.array((grouped.G_WORDS,), np.int64, "grouped product")
-        words[: grouped.G_EXTRA] = [
-            0, weights.address, groups, weights.expert_bytes, weights.rows // LANES, weights.stride, act,
-            tiles, k, out.address, out.ld, out_bytes, x.count,
-        ]  # fmt: skip
-        self.functions.append((words, grouped.G_OP, weights.op))
-        for i, param in enumerate(weights.op_params, grouped.G_EXTRA):
-            if isinstance(param, Native):
-                self.functions.append((words, i, param))
-            else:
-                words[i] = param
-        self.op(grouped.matmul_groups, words.ctypes.data)
-
-    def copy_groups(self, x: Rows, first: int, n: int, groups: int, out: Rows, at: int) -> None:
-        """Columns [first, first + n) of each of the groups of x become those from `at` on of out's."""
-        assert n % LANES == 0 and x.width % groups == 0 and out.width % groups == 0
-        self.op(grouped.copy_groups, x.address + 4 * first, x.ld, groups, 4 * x.width // groups, n,
-                out.address + 4 * at, out.ld, 4 * out.width // groups, x.count)  # fmt: skip
-
     def add(self, y: Rows, residual: Rows, scale: float = 1.0) -> None:
         """residual += scale * y"""
         self.op(
@@ -368,57 +335,6 @@ class Plan:
         self.groups.append(group)
         return group
 
-    def attention(
-        self, qkv: Rows, group: CacheGroup, heads: Heads, rope: Rope | None, *, scale: float = 0.0,
-        softcap: float = 0.0, sinks: str = "", bias: Bias | None = None, shared: bool = False,
-    ) -> Rows:  # fmt: skip
-        """Rotate and store this layer's keys and values, then attend; `qkv` rows are q, k, v heads in a row.
-
-        `scale` is that of ``q . k``, by default ``d_k ** -0.5``. `sinks` names a tensor of one logit per
-        head, `bias` is added to scores. A `shared` layer attends to what the group's latest layer with keys
-        and values stored, and its rows are q alone. Returns rows of ``n * d_v``.
-        """
-        key_type, value_type = KV_TYPES[self.options.key_type], KV_TYPES[self.options.value_type]
-        self._check_heads(heads, key_type, value_type)
-        if shared and group.shapes[-1:] != [(heads.n_kv, heads.d_k, heads.d_v)]:
-            raise ModelError(
-                f"{self.file.path.name}: a layer shares keys and values that do not fit its queries"
-            )
-        out = self.buffer("attention", heads.n * heads.d_v)
-        k_bytes, v_bytes = TILE * key_type.row_bytes(heads.d_k), TILE * value_type.row_bytes(heads.d_v)
-        max_parts = -(-self.options.n_ctx // BLOCK)
-        rotate = (al.ROTATE_K if self.options.rotate_k else 0) | (al.ROTATE_V if self.options.rotate_v else 0)
-        layer = al.descriptor(self.arena.array((al.A_WORDS,), np.int64, "attention layer"), {
-            al.A_X: qkv.address, al.A_LDX: qkv.ld, al.A_OUT: out.address, al.A_LDO: out.ld,
-            al.A_BASE: int(group.layers[-1][al.A_BASE]) if shared else group.tile_bytes,
-            al.A_GROUP: group.index,
-            al.A_HEADS: heads.n, al.A_KV_HEADS: heads.n_kv, al.A_DK: heads.d_k, al.A_DV: heads.d_v,
-            al.A_MASK: group.mask, al.A_WINDOW: group.window,
-            al.A_SCALE: f32_bits(scale or heads.d_k**-0.5), al.A_SOFTCAP: f32_bits(softcap),
-            al.A_SINKS: self.weights.vector(f"{sinks}.weight", widths=[heads.n]) if sinks else 0,
-            al.A_PARTIALS: self._partials(heads, max_parts), al.A_MAX_PARTS: max_parts,
-            al.A_ROPE: rope.address if rope else 0, al.A_LD_ROPE: rope.ld if rope else 0,
-            al.A_N_ROT: rope.n_rot if rope else 0, al.A_PAIRING: rope.pairing if rope else 0,
-            al.A_ROTATE: rotate, al.A_K_BYTES: k_bytes, al.A_V_BYTES: v_bytes,
-            al.A_BIAS: bias.address if bias else 0, al.A_SPAN: bias.span if bias else 0,
-            al.A_SHARED: int(shared),
-        })  # fmt: skip
-        if shared:
-            group.readers.append(layer)
-        else:
-            group.add_layer(layer, heads.n_kv, heads.d_k, heads.d_v, heads.n_kv * (k_bytes + v_bytes))
-        self.functions += [
-            (layer, al.A_PUT_KEY, key_type.put_key), (layer, al.A_PUT_VALUE, value_type.put_value),
-            (layer, al.A_GET_KEYS, key_type.get_keys), (layer, al.A_GET_VALUES, value_type.get_values),
-        ]  # fmt: skip
-        at = layer.ctypes.data
-        self.op(rotate_and_store, at)
-        self.op(attn.attention(key_type.name, value_type.name), at)
-        self.op(attn.attention_combine, at)
-        if self.options.rotate_v:
-            self.op(rotate_back, at)
-        return out
-
     def wanted(self, x: Rows) -> Rows:
         """The rows that want logits."""
         last = self.buffer("wanted", x.width, job.OUT_ROWS)
@@ -443,7 +359,7 @@ class Plan:
 
         Logits have `max_outputs` rows, hidden states `n_ubatch`.
         """
-        shape = (self._n_rows(self.result.count), self.result.ld // 4)
+        shape = (self.n_rows(self.result.count), self.result.ld // 4)
         floats = (ctypes.c_float * (shape[0] * shape[1])).from_address(self.result.address)
         return np.frombuffer(memoryview(floats), np.float32).reshape(shape)
 
@@ -460,7 +376,7 @@ class Plan:
             self.identity += [(f"layout.{part.name}", part.layout_id) for part in layout.tail.layouts]
         return layout
 
-    def _n_rows(self, count: int) -> int:
+    def n_rows(self, count: int) -> int:
         return self.options.n_ubatch if count == job.ROWS else self.options.max_outputs
 
     def _norm(self, x: Rows, name: str, eps: float, kind: int) -> Source:
@@ -485,25 +401,8 @@ class Plan:
         """Address of `x` quantised to `kind`, emitting the op that makes it unless it is still there."""
         name = f"activation {kind}"
         before = self._areas.get(name)
-        address = self.area(name, self._n_rows(x.count) * act_bytes(kind, x.k))
+        address = self.area(name, self.n_rows(x.count) * act_bytes(kind, x.k))
         if self._areas[name] != before or self._owner.get(kind) is not x:
             x.emit(kind, address)
             self._owner[kind] = x
         return address
-
-    def _check_heads(self, heads: Heads, keys: KVType, values: KVType) -> None:
-        where, dk, dv = self.file.path.name, heads.d_k, heads.d_v
-        if dk % LANES or dv % LANES or heads.n % heads.n_kv:
-            raise UnsupportedModel(
-                f"{where}: heads of {dk} and {dv} values, {heads.n} over {heads.n_kv}, are not supported"
-            )
-        if dk % keys.block or dv % values.block:
-            raise UnsupportedModel(
-                f"{where}: cache types {keys.name}/{values.name} need heads of whole 32s, not {dk}/{dv}"
-            )
-
-    def _partials(self, heads: Heads, max_parts: int) -> int:
-        group = heads.n // heads.n_kv
-        return self.area(
-            "partials", attn.partial_bytes(self.options.max_runs, heads.n_kv, group, heads.d_v, max_parts)
-        )
