@@ -11,7 +11,7 @@ import numpy as np
 
 from runtime.errors import RuntimeFault, UnsupportedModel
 from runtime.gguf import MetadataValue, ModelFile, StringArray, open_model
-from runtime.memory.layout import MemoryLayout
+from runtime.memory.layout import GroupLayout, MemoryLayout
 from runtime.model import memory_layout
 from runtime.models import SUPPORTED
 from runtime.tokenizers import load_tokenizer
@@ -19,6 +19,7 @@ from runtime.tokenizers import load_tokenizer
 _SHOWN_ELEMENTS = 8
 _SHOWN_CHARACTERS = 60
 _DEFAULT_CONTEXT = 4096
+_STEP = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +108,16 @@ def _check_tensors(model: ModelFile) -> None:
 
 
 def estimate_memory(model: ModelFile, n_ctx: int, layout: MemoryLayout | None = None) -> MemoryEstimate:
-    """Weights as in the file, and what `layout` makes of the whole context."""
+    """Weights as in the file, and what `layout` makes of the whole context; of windows the last rows."""
     if layout is None:
         return MemoryEstimate(model.n_bytes, n_ctx)
     state = layout.tail.captured_bytes(n_ctx) if layout.tail is not None else 0
-    rows = sum(group.segment_bytes(n_ctx) for group in layout.groups)
+    rows = sum(group.segment_bytes(_positions(group, n_ctx)) for group in layout.groups)
     return MemoryEstimate(model.n_bytes, n_ctx, rows, state)
+
+
+def _positions(group: GroupLayout, n_ctx: int) -> int:
+    return min(n_ctx, group.window + _STEP) if group.window else n_ctx
 
 
 def _by_type(model: ModelFile) -> list[dict[str, Any]]:

@@ -44,6 +44,9 @@ def test_memory_is_what_the_architecture_remembers(capsys: pytest.CaptureFixture
     heads, head, state, channels, taps, layers = 8, 16, 16, 192, 4, 3
     assert mamba["kv_cache"] == 0
     assert mamba["state"] == 4 * layers * (heads * head * state + channels * (taps - 1))
+    local, everywhere, row, window, step = 3, 1, 2 * (32 + 32) * 2, 16, 512
+    gemma = report(capsys, shared("models/archs/gemma3.gguf"), "-c", "1024")["memory"]
+    assert gemma["kv_cache"] == row * (everywhere * 1024 + local * (window + step))
     latent = report(capsys, shared("models/archs/deepseek2.gguf"), "-c", "160")["memory"]
     assert latent["kv_cache"] == 3 * (64 + 16) * 2 * 160
 
