@@ -81,6 +81,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._by_age)
 
+    def __contains__(self, node: Node) -> bool:
+        return node in self._by_age
+
     def watch(self, sequence: Holder) -> None:
         """Keep the rows that `sequence` sees, for as long as it is there."""
         self._live[next(self._numbers)] = sequence

@@ -246,6 +246,9 @@ class BlockSequence:
         """
         if self.private:
             return
+        while self._nodes and self._nodes[-1] not in self._index:
+            # A block with more rows of windows stood for it, nobody held that, and it went.
+            self._nodes.pop()
         while len(self._nodes) < self._n_tokens // BLOCK:
             i = len(self._nodes)
             parent = self._nodes[-1] if self._nodes else None
@@ -261,6 +264,7 @@ class BlockSequence:
     def publish_tail(self) -> None:
         """Index the partial last block as well, so that others find the sequence up to its last token."""
         if not self.private and self._n_tokens % BLOCK:
+            self.publish()
             self._publish_tail()
 
     def own_tail(self) -> int:
@@ -306,6 +310,7 @@ class BlockSequence:
         if self.private:
             self._own_points[point.n_tokens] = point
             return point
+        self.publish()
         node = self._publish_tail() if self._n_tokens % BLOCK else self._nodes[-1]
         return self._index.keep_point(node, point)
 

@@ -217,3 +217,21 @@ def test_rows_that_go_leave_the_process(tile_bytes: int) -> None:
 
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_sequence_stays_known_whose_block_was_replaced_in_the_index_and_then_left_it(goes_on: bool) -> None:
+    """Another one's block has rows of windows that its own has no more, and goes when memory is short."""
+    index = index_of(8, 8)
+    sequence = grown(index, 2)
+    sequence.reserve(200)
+    sequence.commit(np.zeros(200, np.int32))
+    index.pool.give_back(1, sequence.blocks[1])  # nothing that is seen at 712
+    other = grown(index, 2)
+    assert [node.block for node in index.nodes()] == list(other.blocks) != list(sequence.blocks[:2])
+    other.clear()
+    assert index.evict()
+    if goes_on:
+        extend(sequence, 1)
+    sequence.publish_tail()
+    assert index.match(b"", sequence.tokens).n_tokens == sequence.n_tokens
