@@ -12,7 +12,7 @@ import numpy.typing as npt
 from store import branches, chain, points
 from store.environment import Environment
 from store.errors import UnknownName
-from store.records import BlockRecord
+from store.records import BlockRecord, PointRecord
 from store.update import Update, read_block, read_usage
 
 Render = Callable[[npt.NDArray[np.int32]], bytes]
@@ -71,9 +71,15 @@ class Forgetting:
         """Everything below `root` whose text, by `render`, starts with `text`; see `prefix` for `saves`."""
         doomed: list[bytes] = []
         path = [root]
+        found = False
         ahead = [(root, b"")]
         while ahead:
             parent, before = ahead.pop()
+            # A point may outlive the leaf that its last tokens were in.
+            found = found or any(
+                (before + render(chain.decode_tokens(point.elements))).startswith(text)
+                for point in self._points_below(parent)
+            )
             for child, record in self._children(parent):
                 read = before + render(chain.decode_tokens(record.elements))
                 if read.startswith(text):
@@ -81,7 +87,7 @@ class Forgetting:
                 elif text.startswith(read):
                     path.append(child)
                     ahead.append((child, read))
-        self._remove(doomed, path if doomed else [], saves=saves)
+        self._remove(doomed, path if doomed or found else [], saves=saves)
 
     def everything(self) -> None:
         """All blocks and all saves."""
@@ -93,6 +99,10 @@ class Forgetting:
         txn = self._update.txn
         found = ((child, read_block(self._env, txn, child)) for child in self._ids_below(parent))
         return [(child, record) for child, record in found if record is not None]
+
+    def _points_below(self, parent: bytes) -> list[PointRecord]:
+        found = (self._update.point(key) for key in points.keys_below(self._env, self._update.txn, parent))
+        return [record for record in found if record is not None]
 
     def _ids_below(self, parent: bytes) -> list[bytes]:
         return branches.children(self._update.txn, self._env.kid, parent)

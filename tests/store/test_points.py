@@ -310,6 +310,27 @@ def test_forgetting_a_text_takes_its_points_and_leaves_shared_ones(
     assert not kv.problems(store)
 
 
+def test_forgetting_a_text_takes_points_whose_leaf_was_evicted(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 700))
+    kv.write(store, root, prompt, points=(300, 700))
+    leaf = store.lookup(root, prompt).blocks[-1]
+    store.writer.order(lambda update: update.remove(leaf.id), timeout=5)
+    gone = store.administration.forget_text(prompt[:690].tobytes(), lambda ids: ids.tobytes())
+    assert gone.n_bytes
+    statistics = store.statistics()
+    assert (statistics.n_points, statistics.n_blocks) == (0, 0)
+    assert not kv.problems(store)
+
+
+def test_a_text_that_is_not_stored_takes_nothing_along(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 700))
+    kv.write(store, root, prompt, points=(300, 700))
+    longer = np.concatenate([prompt, kv.tokens((2, 5))])
+    gone = store.administration.forget_text(longer.tobytes(), lambda ids: ids.tobytes())
+    assert (gone.n_blocks, gone.n_bytes) == (0, 0)
+    assert positions(store, root, prompt) == [700, 300]
+
+
 def test_forgetting_a_save_takes_the_points_that_nothing_else_needs(store: Store, root: bytes) -> None:
     kv.write(store, root, kv.tokens((1, 256)), scale=0, points=(200, 256))
     long = kv.tokens((1, 256), (2, 400))
