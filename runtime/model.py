@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runtime.errors import ModelError
 from runtime.gguf import ModelFile, open_model
 from runtime.memory.layout import MemoryLayout
 from runtime.models import builder, is_encoder
@@ -95,6 +96,8 @@ def load_model(
     tokenizer = load_tokenizer(file)
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train
+    if n_ctx == 0:
+        raise ModelError(f"{path.name}: {file.arch_key('context_length')} is 0 and no context size was given")
     if is_encoder(file):
         options = replace(
             options, embeddings=True, key_type="f32", value_type="f32", rotate_k=False, rotate_v=False

@@ -161,7 +161,8 @@ class Plan:
         return self._norm(x, name, eps, norms.LAYER)
 
     def rms_norm_add(self, x: Rows, name: str, eps: float, residual: Rows) -> None:
-        """residual += rms_norm(x)"""
+        """residual += rms_norm(x). Errors: ModelError for rows of other widths."""
+        self._check_sum(x, residual)
         w = self.weights.vector(f"{name}.weight", widths=[x.width])
         self.op(
             norms.norm_add, x.address, x.ld, w, x.width, f32_bits(eps), residual.address, residual.ld, x.count
@@ -236,7 +237,8 @@ class Plan:
         return y
 
     def add(self, y: Rows, residual: Rows, scale: float = 1.0) -> None:
-        """residual += scale * y"""
+        """residual += scale * y. Errors: ModelError for rows of other widths."""
+        self._check_sum(y, residual)
         self.op(
             ops.add_rows,
             residual.address,
@@ -254,12 +256,19 @@ class Plan:
             ops.shape_logits, x.address, x.ld, padded(x.width), f32_bits(factor), f32_bits(softcap), x.count
         )
 
+    def _check_sum(self, y: Rows, residual: Rows) -> None:
+        if y.width != residual.width:
+            raise ModelError(
+                f"{self.file.path.name}: rows of {y.width} values cannot be added to rows of {residual.width}"
+            )
+
     def clear(self, x: Rows) -> None:
         """x = 0"""
         self.op(ops.clear_rows, x.address, x.ld, padded(x.width), x.count)
 
     def add_gated(self, y: Rows, residual: Rows, x: Rows, gate: str) -> None:
-        """residual += sigmoid(x . gate) * y, one gate per row"""
+        """residual += sigmoid(x . gate) * y, one gate per row. Errors: ModelError for other widths."""
+        self._check_sum(y, residual)
         w = self.weights.vector(f"{gate}.weight", widths=[x.width])
         self.op(ops.add_gated, residual.address, residual.ld, y.address, y.ld, y.width, x.address, x.ld, w,
                 x.width, y.count)  # fmt: skip

@@ -24,7 +24,7 @@ def convolve(
     ``taps - 1`` rows of inputs. Errors: ModelError for tensors of other shapes, UnsupportedModel for sizes
     beyond the kernels.
     """
-    if not 1 <= taps <= MAX_TAPS or any(width % LANES for width in widths):
+    if not 2 <= taps <= MAX_TAPS or any(width % LANES for width in widths):
         raise UnsupportedModel(
             f"{p.file.path.name}: convolutions of {taps} taps over {list(widths)} channels are not supported"
         )

@@ -154,8 +154,7 @@ class Weights:
         want = [known if n is None else n for n, known in zip(shape, found, strict=True)]
         if found != want:
             raise ModelError(f"{self._file.path.name}: tensor {name} has shape {found}, expected {want}")
-        if tensor.type.name not in FORMATS:
-            raise UnsupportedModel(f"{self._file.path.name}: tensor {name} has type {tensor.type.name}")
+        self._check_type(tensor)
         if tensor.shape[0] % multiple:
             raise UnsupportedModel(
                 f"{self._file.path.name}: tensor {name} has rows of {tensor.shape[0]}, not whole {multiple}s"
@@ -256,8 +255,7 @@ class Weights:
             raise ModelError(
                 f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected {[width, n]}"
             )
-        self._report(tensor.n_bytes)
-        return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name).reshape(n, -1), width)
+        return self._decoded(tensor, n, width)
 
     def vector(self, *names: str, widths: Sequence[int]) -> int:
         """Address of f32 vectors stacked as `panels` stacks matrices; fillings and missing ones are 0.
@@ -295,8 +293,7 @@ class Weights:
             raise ModelError(
                 f"{self._file.path.name}: tensor {name} has shape {list(tensor.shape)}, expected [{width}]"
             )
-        self._report(tensor.n_bytes)
-        return dequantise_rows(tensor.type.name, self._file.tensor_bytes(name), width).reshape(-1)
+        return self._decoded(tensor, 1, width).reshape(-1)
 
     def integers(self, name: str, shape: tuple[int, int], n: int) -> int:
         """Address of a copy of an I32 tensor [rows][columns], all of whose numbers lie in [0, n).
@@ -320,10 +317,7 @@ class Weights:
     def matrix(self, name: str, k: int) -> npt.NDArray[np.float32]:
         """A 2-D tensor as float32 [rows, k]."""
         tensor = self.matrix_info(name, k)
-        self._report(tensor.n_bytes)
-        return dequantise_rows(
-            tensor.type.name, self._file.tensor_bytes(name).reshape(tensor.shape[1], -1), k
-        )
+        return self._decoded(tensor, tensor.shape[1], k)
 
     def table(self, name: str, k: int) -> Table:
         """Rows to be looked up; the mapped file stays their home."""
@@ -332,6 +326,20 @@ class Weights:
         rows = tensor.shape[1]
         self._report(tensor.n_bytes)
         return Table(tensor.type.name, raw.ctypes.data, raw.nbytes // rows, rows, k)
+
+    def _check_type(self, tensor: TensorInfo) -> None:
+        """Errors: UnsupportedModel for a type without kernels."""
+        if tensor.type.name not in FORMATS:
+            raise UnsupportedModel(
+                f"{self._file.path.name}: tensor {tensor.name} has type {tensor.type.name}"
+            )
+
+    def _decoded(self, tensor: TensorInfo, rows: int, k: int) -> npt.NDArray[np.float32]:
+        """float32 [rows, k]. Errors: UnsupportedModel."""
+        self._check_type(tensor)
+        self._report(tensor.n_bytes)
+        raw = self._file.tensor_bytes(tensor.name)
+        return dequantise_rows(tensor.type.name, raw.reshape(rows, -1), k)
 
     def _report(self, n_bytes: int) -> None:
         self._done += n_bytes
