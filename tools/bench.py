@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         type=Path,
-        metavar="LLAMA_BENCH",
-        help="run that in turn, and show its speed and the ratio",
+        metavar="PROGRAM",
+        help="llama-bench, or llama-server with --store: run it in turn, and show the ratio",
     )
     parser.add_argument("--store", action="store_true", help="measure the store instead, against plain files")
     parser.add_argument("--daemon", action="store_true", help="measure how prompt a busy daemon is instead")
@@ -79,9 +79,9 @@ class Work:
 def run(args: argparse.Namespace) -> int:
     if args.random:
         args.model = random_model(args.random)
-    if args.store or args.daemon:
-        return bench_store.run(args)
     try:
+        if args.store or args.daemon:
+            return bench_store.run(args)
         rows = _measured(args)
     except ToolFailed as error:
         print(error, file=sys.stderr)

@@ -26,7 +26,26 @@ Figure = tuple[str, float, str, float, bool, str]
 """The fields of a `tools.bench_store.Row`."""
 
 
-class DaemonProcess:
+class SlotClient:
+    """Requests to a server and its slot 0, in llama-server's API."""
+
+    client: httpx.Client
+
+    def ask(self, prompt: np.ndarray[Any, Any], **fields: Any) -> dict[str, Any]:
+        body = {"prompt": prompt.tolist(), "n_predict": 1, "temperature": 0, **fields}
+        answer: dict[str, Any] = self.client.post("/completion", json=body).raise_for_status().json()
+        return answer
+
+    def act(self, action: str, name: str) -> dict[str, Any]:
+        """Save, restore or erase slot 0."""
+        answer: dict[str, Any] = self._act(action, name).raise_for_status().json()
+        return answer
+
+    def _act(self, action: str, name: str) -> httpx.Response:
+        return self.client.post("/slots/0", params={"action": action}, json={"filename": name})
+
+
+class DaemonProcess(SlotClient):
     """A daemon with a store in `folder`, from the start of the `with` block to its end."""
 
     def __init__(self, model: Path, folder: Path, threads: int) -> None:
@@ -56,19 +75,6 @@ class DaemonProcess:
         """True until the model is identified, which happens beside the first requests."""
         self.ask(np.arange(10, 30), n_predict=1, id_slot=0)
         return self._act("save", "early").status_code == 501
-
-    def ask(self, prompt: np.ndarray[Any, Any], **fields: Any) -> dict[str, Any]:
-        body = {"prompt": prompt.tolist(), "n_predict": 1, "temperature": 0, **fields}
-        answer: dict[str, Any] = self.client.post("/completion", json=body).raise_for_status().json()
-        return answer
-
-    def act(self, action: str, name: str) -> dict[str, Any]:
-        """Save, restore or erase slot 0."""
-        answer: dict[str, Any] = self._act(action, name).raise_for_status().json()
-        return answer
-
-    def _act(self, action: str, name: str) -> httpx.Response:
-        return self.client.post("/slots/0", params={"action": action}, json={"filename": name})
 
     def step_ms(self, prompt: np.ndarray[Any, Any], store: bool) -> float:
         """Median milliseconds between the tokens that follow a prompt."""
@@ -123,10 +129,10 @@ def latency_rows(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
 
         def prefill(seed: int) -> None:
             for i in range(ROUNDS):
-                daemon.ask(_prompt(seed + i, N_PREFILL), cache_prompt=False)
+                daemon.ask(random_prompt(seed + i, N_PREFILL), cache_prompt=False)
 
         def decode(seed: int) -> None:
-            daemon.step_ms(_prompt(seed, 32), store=False)
+            daemon.step_ms(random_prompt(seed, 32), store=False)
 
         for name, work in (
             (f"prompts of {N_PREFILL} tokens are read", prefill),
@@ -140,16 +146,16 @@ def latency_rows(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
             yield f"p99 of GET /health while {name}", ticker.percentile(99), "ms", 20, False, details
 
 
-def _prompt(seed: int, n_tokens: int) -> np.ndarray[Any, Any]:
+def random_prompt(seed: int, n_tokens: int) -> np.ndarray[Any, Any]:
     """Ids that every vocabulary has: speed does not depend on what they are."""
     return np.random.default_rng(seed).integers(20, 250, n_tokens)
 
 
 def _restore(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
-    prompts = [_prompt(seed, N_PROMPT) for seed in range(ROUNDS)]
+    prompts = [random_prompt(seed, N_PROMPT) for seed in range(ROUNDS)]
     computed, warm, first_token, saved = [], [], [], []
     with DaemonProcess(model, folder, threads) as daemon:
-        daemon.ask(_prompt(99, N_PROMPT), id_slot=0)
+        daemon.ask(random_prompt(99, N_PROMPT), id_slot=0)
         for i, prompt in enumerate(prompts):
             computed.append(daemon.ask(prompt, id_slot=0)["timings"]["prompt_ms"])
             saved.append(daemon.act("save", f"bench-{i}")["timings"]["save_ms"])
@@ -182,15 +188,15 @@ def _persisting(model: Path, folder: Path, threads: int) -> Iterator[Figure]:
     busy: list[float] = []
     with DaemonProcess(model, folder, threads) as daemon:
         calm, loaded = Ticker(daemon.client.base_url), Ticker(daemon.client.base_url)
-        daemon.step_ms(_prompt(99, N_LONG), store=False)
+        daemon.step_ms(random_prompt(99, N_LONG), store=False)
         for i in range(ROUNDS):
             for store in (True, False) if i % 2 else (False, True):
-                step = daemon.step_ms(_prompt(100 + 2 * i + store, N_LONG), store=store)
+                step = daemon.step_ms(random_prompt(100 + 2 * i + store, N_LONG), store=store)
                 (busy if store else idle).append(step)
         with calm:
-            daemon.step_ms(_prompt(200, N_LONG), store=False)
+            daemon.step_ms(random_prompt(200, N_LONG), store=False)
         with loaded:
-            daemon.step_ms(_prompt(201, N_LONG), store=True)
+            daemon.step_ms(random_prompt(201, N_LONG), store=True)
     details = f"{median(busy):.2f} against {median(idle):.2f} ms"
     yield "decode step while persisting / not", median(busy) / median(idle), "x", 1.1, False, details
     late = loaded.percentile(99) - calm.percentile(99)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from store import BLOCK, BlockData, Fingerprint, Segment, Store, WriteRequest, WriteResult
 from tools.bench_daemon import daemon_rows, drop_cache, latency_rows
+from tools.bench_slots import slot_rows
 
 ROUNDS = 5
 TOKEN_BYTES = 23_040  # of SmolLM2-135M with f16 keys and values
@@ -73,6 +74,9 @@ def _rows(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
     yield replace_row(folder / "replace")
     for figure in daemon_rows(args.model, folder / "daemon", args.threads):
         yield Row(*figure)
+    if args.against:
+        for figure in slot_rows(args.model, folder / "slots", args.threads, args.against):
+            yield Row(*figure)
 
 
 def _latency(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
