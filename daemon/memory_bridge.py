@@ -182,6 +182,7 @@ class MemoryBridge:
         if root is not None:
             self._write(root, snapshot)
         elif given_up is not None:
+            given_up.lost()
             given_up.release()
 
     async def save(self, id_slot: int, name: str) -> SaveResult:
@@ -318,6 +319,8 @@ class MemoryBridge:
         on_done: Callable[[WriteResult], None] | None = None,
     ) -> None:
         def settled(result: WriteResult) -> None:
+            if result.outcome is not Outcome.WRITTEN:
+                snapshot.lost()
             snapshot.release()
             if on_done is not None:
                 on_done(result)

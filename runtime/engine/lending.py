@@ -38,6 +38,10 @@ def lend(
     lease, rows = sequence.lease(n_tokens, withheld)
     lent = [point for point in points if point.n_tokens <= n_tokens]
 
+    def lost() -> None:
+        for point in lent:
+            point.offered = False
+
     def release() -> None:
         lent.clear()
         lease.release()
@@ -50,6 +54,7 @@ def lend(
         why=why,
         release=release,
         points=tuple(view(point) for point in lent),
+        lost=lost,
     )
 
 

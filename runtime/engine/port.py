@@ -44,7 +44,8 @@ class PointViews:
 class PrefixSnapshot:
     """A prefix lent to the store. What it shows stays as it is until `release` is called (any thread, once).
 
-    `points` are within the prefix, in ascending order; none for a model without a tail.
+    `points` are within the prefix, in ascending order; none for a model without a tail. `lost` is called
+    before `release` by whoever did not write it: its points are part of the next offer again.
     """
 
     root: bytes
@@ -53,6 +54,7 @@ class PrefixSnapshot:
     why: str
     release: Callable[[], None]
     points: tuple[PointViews, ...] = ()
+    lost: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,19 @@ def test_each_point_is_lent_once(kind: str) -> None:
     assert lent == points(made)
 
 
+def test_points_that_the_store_did_not_write_are_lent_again(kind: str) -> None:
+    store, prompt = DictStore(), tokens(600)
+    made = bench(kind, store)
+    answer = ask(made, store, prompt).ids
+    dropped = [point.n_tokens for snapshot in store.offers for point in snapshot.points]
+    for snapshot in store.offers:
+        snapshot.lost()
+        snapshot.release()
+    store.offers.clear()
+    ask(made, store, join(prompt, answer, tokens(20, 1)))
+    assert {point.n_tokens for point in store.offers[0].points}.issuperset(dropped)
+
+
 def test_what_is_lent_stands_still_until_it_is_given_back(kind: str) -> None:
     store, prompt = DictStore(), tokens(500)
     made = bench(kind, store, checkpoints=policy(max_count=2), n_slots=1)
