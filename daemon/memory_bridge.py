@@ -72,6 +72,7 @@ from store import (
     Store,
     StoreError,
     UnknownName,
+    WriteRefused,
     WriteRequest,
     WriteResult,
     model_fingerprint,
@@ -86,6 +87,7 @@ _PACE_MIB_S = 64.0  # while something decodes; unpaced writing costs a decode st
 _PACE_SECONDS = 0.25
 _MATCHES = 64
 _WAITING_OFFERS = 64
+_SAVE_ATTEMPTS = 3
 
 
 class MemoryBridge:
@@ -187,25 +189,27 @@ class MemoryBridge:
 
     async def save(self, id_slot: int, name: str) -> SaveResult:
         root = self._require_root()
-        answer = await self._client.ask(lambda ticket: CaptureSlot(ticket, id_slot))
-        if isinstance(answer, SlotCaptured) and isinstance(answer.error, InvalidRequest):
-            raise EmptySlot(str(answer.error))
-        if not isinstance(answer, SlotCaptured) or answer.snapshot is None:
-            raise SaveError(str(getattr(answer, "error", "the slot gave no answer")))
-        snapshot = answer.snapshot
-        written = await self._written(root, snapshot)
-        if written.outcome is not Outcome.WRITTEN:
-            raise SavesUnavailable(f"the store did not take it: {written.reason or written.outcome}")
-        save = partial(self._store.save_manifest, name, root, snapshot.tokens, model=self._model_name)
-        try:
-            info = await trio.to_thread.run_sync(save)
-            if self._files is not None:
-                export = partial(self._store.administration.export_save, name, self._files / name)
-                await trio.to_thread.run_sync(export)
-        except (StoreError, OSError) as error:
-            raise SaveError(str(error)) from error
-        n_resumable = info.n_tokens if self._layout.tail is None else info.n_point
-        return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, n_resumable)
+        refused = ""
+        for _ in range(_SAVE_ATTEMPTS):
+            snapshot = await self._captured(id_slot)
+            written = await self._written(root, snapshot)
+            if written.outcome is not Outcome.WRITTEN:
+                raise SavesUnavailable(f"the store did not take it: {written.reason or written.outcome}")
+            save = partial(self._store.save_manifest, name, root, snapshot.tokens, model=self._model_name)
+            try:
+                info = await trio.to_thread.run_sync(save)
+                if self._files is not None:
+                    export = partial(self._store.administration.export_save, name, self._files / name)
+                    await trio.to_thread.run_sync(export)
+            except WriteRefused as error:
+                # Somebody had the text forgotten before the save held it; the slot may still have it.
+                refused = str(error)
+                continue
+            except (StoreError, OSError) as error:
+                raise SaveError(str(error)) from error
+            n_resumable = info.n_tokens if self._layout.tail is None else info.n_point
+            return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, n_resumable)
+        raise SavesUnavailable(f"the store did not keep it: {refused}")
 
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
@@ -294,6 +298,14 @@ class MemoryBridge:
             raise DamagedSave(str(error)) from error
         except (StoreError, OSError) as error:
             raise SavesUnavailable(str(error)) from error
+
+    async def _captured(self, id_slot: int) -> PrefixSnapshot:
+        answer = await self._client.ask(lambda ticket: CaptureSlot(ticket, id_slot))
+        if isinstance(answer, SlotCaptured) and isinstance(answer.error, InvalidRequest):
+            raise EmptySlot(str(answer.error))
+        if not isinstance(answer, SlotCaptured) or answer.snapshot is None:
+            raise SaveError(str(getattr(answer, "error", "the slot gave no answer")))
+        return answer.snapshot
 
     async def _written(self, root: bytes, snapshot: PrefixSnapshot) -> WriteResult:
         """Write a captured slot and wait for its commit. The lease is given back whatever happens."""

@@ -5,11 +5,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import trio
 
 from daemon.memory_bridge import MemoryBridge
+from daemon.saves import EmptySlot, SavesUnavailable
+from runtime.engine.commands import SlotCaptured
 from runtime.engine.port import BlockViews, PrefixSnapshot
+from runtime.errors import InvalidRequest
 from runtime.memory.layout import TILE, GroupLayout, MemoryLayout
-from store import Outcome, WriteRequest, WriteResult
+from store import Outcome, WriteRefused, WriteRequest, WriteResult
 
 LAYOUT = MemoryLayout((GroupLayout("rows", "rows", TILE),))
 
@@ -58,3 +62,47 @@ def test_the_oldest_offer_is_lost_when_too_many_wait_for_the_model_to_be_identif
     for one in told:
         made.offer(snapshot(one))
     assert told == [["lost", "release"], *([[]] * 64)]
+
+
+def save_from(captures: list[SlotCaptured], refusals: int) -> Any:
+    """The result of a save whose manifest is refused so often: its blocks were forgotten in between."""
+    left = [refusals]
+
+    async def ask(make: Any) -> SlotCaptured:
+        return captures.pop(0)
+
+    def save_manifest(*args: Any, **fields: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise WriteRefused("only 8 of 16 tokens are stored")
+        return SimpleNamespace(n_tokens=TILE, n_bytes=TILE)
+
+    def settle(request: WriteRequest) -> None:
+        request.on_done(WriteResult(Outcome.WRITTEN, TILE))
+
+    store = SimpleNamespace(offer=settle, save_manifest=save_manifest)
+    loaded = SimpleNamespace(runner=SimpleNamespace(layout=LAYOUT))
+    made = MemoryBridge(cast(Any, store), cast(Any, loaded), cast(Any, SimpleNamespace(ask=ask)), "test")
+    made._root = b"root"
+    return trio.run(made.save, 0, "name")
+
+
+def captured(told: list[str]) -> SlotCaptured:
+    return SlotCaptured(1, snapshot(told))
+
+
+def test_a_save_whose_text_was_forgotten_meanwhile_is_written_again() -> None:
+    told: list[str] = []
+    assert save_from([captured(told), captured(told)], refusals=1).n_tokens == TILE
+    assert told == ["release", "release"]
+
+
+def test_a_save_whose_slot_was_forgotten_too_says_that_it_is_empty() -> None:
+    empty = SlotCaptured(1, None, InvalidRequest("slot 0 is empty"))
+    with pytest.raises(EmptySlot, match="slot 0 is empty"):
+        save_from([captured([]), empty], refusals=1)
+
+
+def test_a_save_that_is_refused_again_and_again_says_why() -> None:
+    with pytest.raises(SavesUnavailable, match="only 8 of 16 tokens are stored"):
+        save_from([captured([]) for _ in range(3)], refusals=3)
