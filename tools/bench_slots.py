@@ -18,6 +18,7 @@ N_PROMPT = 1500
 ROUNDS = 10
 _READY_S = 120.0
 _TIMEOUT_S = 600.0
+_SETTLE_S = 1.0
 
 
 class LlamaServer(SlotClient):
@@ -64,7 +65,7 @@ class LlamaServer(SlotClient):
 
 
 def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[Figure]:
-    """Both servers in turn read a prompt, save it, erase the slot and restore it."""
+    """Both servers in turn read a prompt, save it a second later, erase the slot and restore it."""
     (folder / "peer").mkdir(parents=True)
     with (
         DaemonProcess(model, folder / "ours", threads) as ours,
@@ -91,6 +92,7 @@ class _Seconds:
     def round(self, i: int) -> None:
         server, name = self._server, f"slots-{i}"
         server.ask(random_prompt(i, N_PROMPT), id_slot=0)
+        time.sleep(_SETTLE_S)
         self.save.append(_timed(lambda: server.act("save", name)))
         server.act("erase", name)
         self.restore.append(_timed(lambda: server.act("restore", name)))
