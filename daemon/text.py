@@ -63,10 +63,11 @@ def encode_mixed(
 ) -> Tokens:
     """Texts and ids in a row; `add_special` applies to the first part if that is text."""
     n_vocab = tokenizer.n_vocab
-    if all(isinstance(part, int) for part in parts):
-        if any(not 0 <= part < n_vocab for part in parts):  # type: ignore[operator]
+    ids = [part for part in parts if isinstance(part, int)]
+    if len(ids) == len(parts):
+        if any(not 0 <= token < n_vocab for token in ids):
             raise invalid("Prompt contains invalid tokens")
-        return np.array(parts, dtype=np.int32)
+        return np.array(ids, dtype=np.int32)
     pieces: list[Tokens] = []
     for i, part in enumerate(parts):
         if isinstance(part, str):

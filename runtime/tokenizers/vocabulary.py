@@ -86,8 +86,13 @@ def tokenizer_key(suffix: str) -> str:
 
 
 def _duplicate(tokens: list[bytes]) -> bytes:
+    """The first that comes a second time. Errors: ValueError if none does."""
     seen: set[bytes] = set()
-    return next(text for text in tokens if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+    for text in tokens:
+        if text in seen:
+            return text
+        seen.add(text)
+    raise ValueError("all tokens are different")
 
 
 def _numbers(model: ModelFile, key: str, n: int) -> np.ndarray[tuple[int], np.dtype[np.generic]] | None:

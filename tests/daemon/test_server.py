@@ -1,63 +1,29 @@
-"""What holds for every route: loading, keys, origins, unknown paths, limits, disconnects, shutdown."""
+"""What holds for every route: loading, keys, origins, unknown paths, disconnects, the queue, shutdown."""
 
-import http.client
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-import daemon as daemon_package
-from daemon.cli import main
 from daemon.config import Config, build_config
 from daemon.errors import ApiError
 from daemon.loading import Prepared, Report
 from daemon.serve import StartFailed, run
-from runtime.engine import Failed, GenerateRequest
+from runtime.engine import Failed
 from runtime.errors import ModelError, NothingToSample, RuntimeFault
 from tests.daemon.harness import RunningDaemon, events, prepare_fake, until
+from tests.daemon.raw_http import connect, endless, idle_slots, raw_request
 
 
 @pytest.fixture
 def daemon() -> Iterator[RunningDaemon]:
     with RunningDaemon("-np", "2", "--metrics") as running:
         yield running
-
-
-def endless(request: GenerateRequest) -> list[str]:
-    return [" w"] * 1_000_000
-
-
-def raw_request(body: dict[str, Any], path: str = "/completion") -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
-def connect(daemon: RunningDaemon) -> socket.socket:
-    port = int(daemon.url.rsplit(":", 1)[1])
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
-
-
-def read_status(sock: socket.socket) -> int:
-    """Read one whole response and return its status."""
-    response = http.client.HTTPResponse(sock)
-    response.begin()
-    response.read()
-    return response.status
-
-
-def idle_slots(daemon: RunningDaemon) -> int:
-    return int(daemon.client.get("/health").json()["slots_idle"])
 
 
 class Loading:
@@ -322,161 +288,6 @@ def test_silent_streams_carry_comments(daemon: RunningDaemon) -> None:
         assert any("stop_type" in line for line in lines)
 
 
-def test_a_body_that_is_too_large_is_refused(daemon: RunningDaemon) -> None:
-    with connect(daemon) as sock:
-        sock.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")
-        assert b" 413 " in sock.recv(4096)
-
-
-@pytest.mark.parametrize("junk", [b"\x00\xff\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n"])
-def test_what_is_not_http_is_answered_400_and_harms_nobody(daemon: RunningDaemon, junk: bytes) -> None:
-    with connect(daemon) as sock:
-        sock.sendall(junk)
-        assert b" 400 " in sock.recv(4096)
-    assert daemon.client.get("/health").status_code == 200
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00" * 64,
-        b"GET /health HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n"
-        b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        b"POST /completion HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"GET /%ff%fe%00 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET // HTTP/1.1\r\nHost: \xff\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-)
-def test_unusual_protocols_harm_nobody(daemon: RunningDaemon, head: bytes) -> None:
-    with connect(daemon) as sock:
-        sock.settimeout(3)
-        sock.sendall(head)
-        with suppress(TimeoutError, ConnectionResetError):
-            sock.recv(4096)
-    assert daemon.client.get("/health").status_code == 200
-    assert daemon.thread.is_alive()
-
-
-def test_endless_headers_are_cut_off(daemon: RunningDaemon) -> None:
-    with connect(daemon) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\nA: " + b"x" * 200_000)
-        assert b" 431 " in sock.recv(4096)
-
-
-def test_many_idle_connections_do_not_keep_others_out(daemon: RunningDaemon) -> None:
-    socks = [connect(daemon) for _ in range(200)]
-    assert daemon.client.get("/health").status_code == 200
-    for sock in socks:
-        sock.close()
-
-
-def half_closed(port: int) -> int:
-    """Connections to `port` whose client has gone, but not the server."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == "08" for row in rows)
-
-
-@pytest.mark.parametrize("request_sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"POST"])
-def test_a_connection_that_its_client_closed_is_closed(daemon: RunningDaemon, request_sent: bytes) -> None:
-    if request_sent == b"POST":
-        request_sent = raw_request({"content": "a"}, "/tokenize")
-    for _ in range(20):
-        with connect(daemon) as sock:
-            if request_sent:
-                sock.sendall(request_sent)
-                assert read_status(sock) == 200
-    until(lambda: half_closed(int(daemon.url.rsplit(":", 1)[1])) == 0, seconds=10)
-
-
-def test_idle_connections_beyond_the_limit_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.http_server.MAX_CONNECTIONS", 4)
-    with RunningDaemon() as daemon:
-        daemon.engine.gate.clear()
-        with connect(daemon) as busy:
-            busy.sendall(raw_request({"prompt": "a", "n_predict": 1}))
-            until(lambda: daemon.engine.statistics().requests_processing == 1)
-            half_asked = [connect(daemon) for _ in range(10)]
-            for sock in half_asked:
-                sock.sendall(b"GET /health HTTP/1.1\r\n")
-            assert httpx.get(f"{daemon.url}/health", timeout=10).status_code == 200
-            daemon.engine.gate.set()
-            assert read_status(busy) == 200
-        for sock in half_asked:
-            sock.close()
-
-
-def test_a_request_that_is_never_finished_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.http_server.KEEP_ALIVE_SECONDS", 1)
-    with RunningDaemon("--timeout", "1") as daemon, connect(daemon) as head, connect(daemon) as body:
-        head.sendall(b"GET /health HTTP/1.1\r\nHost:")
-        body.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
-        assert read_status(body) == 408
-        assert body.recv(4096) == b"" == head.recv(4096)
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_half_closes_is_taken_for_gone(daemon: RunningDaemon, streamed: bool) -> None:
-    daemon.engine.script = endless
-    with connect(daemon) as sock:
-        sock.sendall(raw_request({"prompt": "a", "stream": streamed}))
-        until(lambda: idle_slots(daemon) == 1)
-        sock.shutdown(socket.SHUT_WR)
-        until(lambda: idle_slots(daemon) == 2)
-        while sock.recv(65536):
-            pass
-
-
-@pytest.mark.parametrize("n_read", [0, 100])
-def test_a_client_that_asks_twice_at_once_and_goes_away_leaves_no_connection(
-    monkeypatch: pytest.MonkeyPatch, n_read: int
-) -> None:
-    monkeypatch.setattr("daemon.http_server.MAX_CONNECTIONS", 2)
-    with RunningDaemon() as daemon:
-        daemon.engine.script = endless
-        for _ in range(3):
-            with connect(daemon) as sock:
-                sock.sendall(raw_request({"prompt": "a", "stream": True}) * 2)
-                until(lambda: idle_slots(daemon) < 4)
-                assert len(sock.recv(n_read)) <= n_read
-            until(lambda: idle_slots(daemon) == 4)
-        assert httpx.get(f"{daemon.url}/health", timeout=10).status_code == 200
-
-
-def test_two_requests_may_be_sent_at_once_over_one_connection(daemon: RunningDaemon) -> None:
-    request = raw_request({"prompt": "a", "n_predict": 1, "response_fields": ["content"]})
-    with connect(daemon) as sock:
-        sock.sendall(request + request)
-        received = b""
-        while received.count(b'{"content":" w0"}') < 2:
-            data = sock.recv(4096)
-            assert data
-            received += data
-
-
-def test_an_answer_before_the_body_leaves_the_connection_usable(daemon: RunningDaemon) -> None:
-    body = b'{"a": 1}'
-    with connect(daemon) as sock:
-        for _ in range(3):
-            sock.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
-            time.sleep(0.05)
-            sock.sendall(body)
-            assert read_status(sock) == 404
-        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert read_status(sock) == 200
-
-
-def test_a_body_that_never_comes_does_not_hold_back_the_refusal(daemon: RunningDaemon) -> None:
-    with connect(daemon) as sock:
-        sock.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
-        assert read_status(sock) == 404
-        assert sock.recv(4096) == b""
-
-
 def test_a_stop_lets_running_answers_finish() -> None:
     with RunningDaemon("--drain-timeout", "10") as daemon:
         daemon.engine.gate.clear()
@@ -516,74 +327,3 @@ def test_a_stop_does_not_wait_for_a_client_that_stopped_reading() -> None:
             start = time.monotonic()
             daemon.stop()
             assert time.monotonic() - start < 8
-
-
-def command(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "daemon.cli", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **environ},
-        check=False,
-    )
-
-
-def test_a_busy_port_is_told_in_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        port = busy.getsockname()[1]
-        done = command("-m", "any.gguf", "--port", str(port), "--store", "off")
-    assert done.returncode == 1
-    assert done.stderr == f"emberd: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
-
-
-@pytest.mark.parametrize(
-    ("argv", "part"),
-    [
-        (["--path", "/no/such/dir"], "--path: /no/such/dir is not a directory"),
-        (["--api-key-file", "/no/such/file"], "/no/such/file"),
-        (["--log-file", "/no/such/dir/file"], "--log-file"),
-        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
-        (["--ssl-key-file", "/no/key", "--ssl-cert-file", "/no/cert"], "No such file"),
-    ],
-)
-def test_a_start_that_cannot_be_has_one_reason(argv: list[str], part: str) -> None:
-    config, _ = build_config(["-m", "x", "--port", "0", "--store", "off", "--log-disable", *argv], {})
-    with pytest.raises(StartFailed) as caught:
-        run(config, ())
-    assert part in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--zzz"], "emberd: unknown flag --zzz\n"),
-        (["serve"], "emberd: no model: give one with -m FILE (emberd fetch smollm2 gets a small one)\n"),
-    ],
-)
-def test_wrong_usage_is_told_in_one_line(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) == 1
-    assert capsys.readouterr().err == message
-
-
-def test_a_missing_model_is_told_in_one_line() -> None:
-    done = command("-m", "/no/such/model.gguf", "--port", "0", "--store", "off", "--log-disable")
-    assert done.returncode == 1
-    assert done.stderr.startswith("emberd: /no/such/model.gguf") and done.stderr.count("\n") == 1
-
-
-def test_help_and_version_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert "--ctx-size" in capsys.readouterr().out
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("emberd ")
-
-
-def test_another_packages_daemon_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(daemon_package, "DISTRIBUTION", "python-daemon")
-    assert main(["--version"]) == 1
-    assert "give emberd its own environment" in capsys.readouterr().err

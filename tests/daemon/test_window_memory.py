@@ -1,6 +1,5 @@
 """Windowed layers over a real store and in a real process: what went is restored, and memory stays small."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +49,6 @@ def test_a_divergence_is_restored_as_far_as_the_store_has_rows_of_windows(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_long_context_of_a_model_with_windows_stays_within_its_memory() -> None:
     n_ctx, n_ubatch = 40_000, 512
     flags = ("-t", "2", "-np", "1", "-c", str(n_ctx), "--ram-budget", "1M", "--store", "off")

@@ -6,6 +6,7 @@ N_LITE = 27  # layers by which files of the lite model are known
 
 
 def write(w: ModelWriter, small: bool) -> None:
+    """Keys and tensors of the model, or of a `small` one with the same kinds of layers."""
     n_embd, n_ff, n_expert = (256, 256, 4) if small else (1024, 512, 8)
     n_head, rank, nope, n_rot, d_v = (4, 256, 64, 32, 64) if small else (16, 512, 128, 64, 128)
     w.sizes(

@@ -8,6 +8,7 @@ CSA, HCA = 4, 128
 
 
 def write(w: ModelWriter, small: bool) -> None:
+    """Keys and tensors of the model, or of a `small` one with the same kinds of layers."""
     n_embd, n_ff, n_expert = (256, 256, 8) if small else (1024, 512, 32)
     n_head, d, q_rank, n_groups, o_rank = (4, 64, 256, 2, 128) if small else (16, 512, 512, 4, 512)
     n_index, d_index, top_k, n_rot = (4, 64, 16, 32) if small else (16, 128, 512, 64)

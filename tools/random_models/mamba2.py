@@ -6,6 +6,7 @@ HEAD = 64
 
 
 def write(w: ModelWriter, small: bool) -> None:
+    """Keys and tensors of the model, or of a `small` one with the same kinds of layers."""
     n_layer, n_embd, d_state = (2, 256, 64) if small else (32, 1536, 128)
     inner = 2 * n_embd
     n_head, n_conv = inner // HEAD, inner + 2 * d_state

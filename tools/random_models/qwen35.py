@@ -6,6 +6,7 @@ PERIOD = 4  # every fourth layer has attention
 
 
 def write(w: ModelWriter, small: bool) -> None:
+    """Keys and tensors of the model, or of a `small` one with the same kinds of layers."""
     n_layer, n_embd, n_ff = (4, 256, 512) if small else (24, 1024, 3584)
     n_head, n_kv, d = (2, 1, 64) if small else (8, 2, 256)
     n_groups, d_state = (2, 64) if small else (16, 128)

@@ -4,6 +4,7 @@ from tools.random_models.writer import ModelWriter
 
 
 def write(w: ModelWriter, small: bool) -> None:
+    """Keys and tensors of the model, or of a `small` one with the same kinds of layers."""
     n_layer, n_expert = (2, 16) if small else (8, 64)
     n_embd, n_ff, d, n_head, n_kv = (256, 256, 64, 4, 2) if small else (1024, 512, 128, 16, 4)
     w.sizes(
