@@ -155,15 +155,14 @@ class Restorer:
             (own.n_tokens if same else 0, n_own),
             (match.n_tokens + match.diverges, match.n_tokens),
         )
+        back = own.truncatable(min(n_own, wanted.limit)) if same else 0
         if own.has_tail:
-            back = own.truncatable(min(n_own, wanted.limit)) if same else 0
             candidates = (
                 Candidate(*of_own, CacheSource.RAM, back),
                 _at(kept, of_own),
                 _at(found[1] if found is not None else None, of_index, match.evicted),
             )
         else:
-            back = own.truncatable(min(n_own, wanted.limit)) if same else 0
             indexed = self._index.resumable(match, wanted.limit)
             candidates = (
                 _up_to(back, of_own, wanted),
