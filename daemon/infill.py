@@ -1,6 +1,6 @@
 """Prompts that make a model fill a gap between two texts (http-api.md 16)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +27,17 @@ class InfillLimits:
     suffix_first: bool = False
 
 
-def check_infill(body: InfillRequest, tokenizer: Tokenizer) -> None:
-    """Raise ApiError: 501 for a model that was not trained for this, 400 for what is malformed."""
+def require_infill(tokenizer: Tokenizer) -> None:
+    """Raise ApiError 501 for a model that was not trained to fill gaps."""
     missing = [name for role, name in _ROLES if role not in tokenizer.fim_ids]
     if missing:
         what = " ".join(f"{name} token is missing." for name in missing)
         raise ApiError(501, f"Infill is not supported by this model: {what}")
+
+
+def check_infill(body: InfillRequest, tokenizer: Tokenizer) -> None:
+    """Raise ApiError: 501 for a model that was not trained for this, 400 for what is malformed."""
+    require_infill(tokenizer)
     for name in ("input_prefix", "input_suffix"):
         if getattr(body, name) is None:
             raise invalid(f'"{name}" is required')
@@ -48,7 +53,6 @@ def infill_prompt(body: InfillRequest, tokenizer: Tokenizer, limits: InfillLimit
 
     What is too long loses its far end: the prefix its beginning, the suffix its end, other files the first.
     """
-    fim = tokenizer.fim_ids
     prompt = _encode(body.prompt or "", tokenizer)
     prefix = _encode(body.input_prefix or "", tokenizer)
     suffix = _encode(body.input_suffix or "", tokenizer)
@@ -57,10 +61,23 @@ def infill_prompt(body: InfillRequest, tokenizer: Tokenizer, limits: InfillLimit
     suffix = suffix[: max(0, quarter - (2 + len(prompt)))]
     extra = _extra(body.input_extra or (), tokenizer)
     room = max(0, limits.n_ctx - limits.n_batch - 2 * max(0, limits.n_predict))
-    before = [fim["fim_pre"], *prefix, *prompt]
-    after = [fim["fim_suf"], *suffix]
-    around = [*after, *before] if limits.suffix_first else [*before, *after]
-    return as_tokens([*extra[max(0, len(extra) - room) :], *tokenizer.prefix_ids, *around, fim["fim_mid"]])
+    around = _around([*prefix, *prompt], suffix, tokenizer, suffix_first=limits.suffix_first)
+    return as_tokens([*extra[max(0, len(extra) - room) :], *around])
+
+
+def gap_prompt(before: str, after: str, tokenizer: Tokenizer, *, suffix_first: bool) -> Tokens:
+    """BOS, then two texts around a gap, whole: what does not fit is an error later, not cut."""
+    prefix, suffix = _encode(before, tokenizer), _encode(after, tokenizer)
+    return as_tokens(_around(prefix, suffix, tokenizer, suffix_first=suffix_first))
+
+
+def _around(
+    prefix: Iterable[int], suffix: Iterable[int], tokenizer: Tokenizer, *, suffix_first: bool
+) -> list[int]:
+    fim = tokenizer.fim_ids
+    before, after = [fim["fim_pre"], *prefix], [fim["fim_suf"], *suffix]
+    around = [*after, *before] if suffix_first else [*before, *after]
+    return [*tokenizer.prefix_ids, *around, fim["fim_mid"]]
 
 
 def _extra(extras: Sequence[InputExtra], tokenizer: Tokenizer) -> Tokens:

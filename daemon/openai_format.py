@@ -3,14 +3,14 @@
 import secrets
 import string
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from daemon.build_info import BUILD
 from daemon.completion import Completion
 from daemon.model import ServedModel
 from daemon.native_format import native_final, progress_json, timings_json
-from daemon.probabilities import completion_probabilities
+from daemon.probabilities import completion_probabilities, likeliest
 from daemon.streaming import StreamStyle
 from runtime.engine.messages import Output, Progress
 
@@ -78,13 +78,22 @@ class _OpenAIFormat:
 
 
 class TextFormat(_OpenAIFormat):
-    """``/v1/completions``."""
+    """``/v1/completions``. `echoed` are texts to put before the completions' own, by their index.
+
+    `n_shown` is how many completions of each prompt are shown, best first; None: all, as they are numbered.
+    """
 
     object = "text_completion"
     chunk = "text_completion"
 
+    def __init__(self, model: ServedModel, echoed: Sequence[str] = (), n_shown: int | None = None) -> None:
+        super().__init__(model)
+        self._echoed = echoed
+        self._n_shown = n_shown
+
     def begin(self, completion: Completion) -> list[Any]:
-        return []
+        text = self._echo(completion)
+        return [self._piece(completion, text, None)] if text else []
 
     def progress(self, completion: Completion, progress: Progress) -> list[Any]:
         return [self._piece(completion, "", None) | {"prompt_progress": progress_json(progress)}]
@@ -107,20 +116,25 @@ class TextFormat(_OpenAIFormat):
         return []
 
     def whole(self, completions: list[Completion]) -> Any:
+        shown = completions if self._n_shown is None else likeliest(completions, self._n_shown)
         choices = [
             self._choice(
                 completion,
-                completion.content,
+                self._echo(completion) + completion.content,
                 self._logprobs(completion, completion.tokens),
                 completion.finish_reason,
             )
-            for completion in completions
+            | {"index": i}
+            for i, completion in enumerate(shown)
         ]
         return (
             self._envelope(self.object, choices)
-            | {"usage": self.usage(completions), "timings": self._timings(completions[0])}
-            | self._verbose(completions)
+            | {"usage": self.usage(completions), "timings": self._timings(shown[0])}
+            | self._verbose(shown)
         )
+
+    def _echo(self, completion: Completion) -> str:
+        return self._echoed[completion.index] if self._echoed else ""
 
     def _piece(self, completion: Completion, text: str, logprobs: dict[str, Any] | None) -> dict[str, Any]:
         return self._envelope(self.chunk, [self._choice(completion, text, logprobs, None)])

@@ -1,9 +1,11 @@
 """Token probabilities as JSON (http-api.md 15.5)."""
 
+import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from daemon.completion import Completion
 from daemon.text import token_text
 from runtime.engine.messages import TokenOutput, TokenProb
 
@@ -32,6 +34,23 @@ def completion_probabilities(
         ]
         result.append(entry)
     return result
+
+
+def likeliest(completions: Sequence[Completion], n: int) -> list[Completion]:
+    """Of each prompt's completions, which stand together, the `n` with the largest mean logprob of a token.
+
+    That is OpenAI's measure for ``best_of``. Best first, of equals the earlier one, one without tokens last.
+    """
+    n_made = completions[0].settings.n_cmpl
+    shown: list[Completion] = []
+    for start in range(0, len(completions), n_made):
+        shown += sorted(completions[start : start + n_made], key=_mean_logprob, reverse=True)[:n]
+    return shown
+
+
+def _mean_logprob(completion: Completion) -> float:
+    logprobs = [token.chosen.logprob for token in completion.tokens if token.chosen is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else -math.inf
 
 
 def _entry(token: TokenProb, token_bytes: Callable[[int], bytes], post_sampling: bool) -> dict[str, Any]:

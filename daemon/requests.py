@@ -127,7 +127,7 @@ class TextCompletionRequest(CompletionRequest, kw_only=True):
 
     model: str | None = None
     suffix: str | None = None
-    best_of: Int | None = None
+    best_of: NonNegative | None = None
 
 
 class ChatRequest(CompletionFields, kw_only=True):

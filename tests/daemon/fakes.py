@@ -45,6 +45,7 @@ class FakeEngine:
     def __init__(self, config: EngineConfig, deliver: Callable[[list[Event]], None]) -> None:
         self.config = config
         self.script: Script = alphabet
+        self.logprob: Callable[[GenerateRequest], float] = lambda request: -0.5
         self.gate = threading.Event()
         self.gate.set()
         self.requests: list[GenerateRequest] = []
@@ -169,7 +170,7 @@ class FakeEngine:
             token = TokenOutput(65 + done % 26)
             if n := request.sampling.n_probs:
                 probs = [TokenProb(65 + i, -float(i), 0.5**i if i < 2 else 0.0) for i in range(n)]
-                token = TokenOutput(token.id, TokenProb(token.id, -0.5, 0.6), tuple(probs))
+                token = TokenOutput(token.id, TokenProb(token.id, self.logprob(request), 0.6), tuple(probs))
             timings = Timings(predicted_n=done + 1)
             self._deliver([Output(request.request_id, words[done], (token,), timings)])
 

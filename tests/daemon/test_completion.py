@@ -354,13 +354,6 @@ def test_the_alias_names_of_the_token_budget_have_llama_cpps_precedence(daemon: 
     assert last_request(daemon).n_predict == 2
 
 
-@pytest.mark.parametrize("field", [{"echo": True}, {"suffix": "end"}, {"best_of": 2}, {"best_of": 3, "n": 2}])
-def test_what_text_completions_cannot_do_is_refused_by_name(
-    daemon: RunningDaemon, field: dict[str, Any]
-) -> None:
-    assert f"Field '{next(iter(field))}'" in daemon.error("/v1/completions", {"prompt": "a", **field}, 501)
-
-
 @pytest.mark.parametrize("field", [{"echo": False}, {"suffix": ""}, {"best_of": 1}, {"best_of": 2, "n": 2}])
 def test_what_asks_for_nothing_more_passes(daemon: RunningDaemon, field: dict[str, Any]) -> None:
     assert daemon.post("/v1/completions", {"prompt": "a", "max_tokens": 1, **field}).status_code == 200
