@@ -10,8 +10,9 @@ from runtime.memory.layout import MemoryLayout
 from runtime.models import builder, is_encoder
 from runtime.plan import checked
 from runtime.plan.arena import Arena
-from runtime.plan.builder import Plan, PlanOptions
+from runtime.plan.builder import Plan
 from runtime.plan.executor import PlanRunner
+from runtime.plan.options import PlanOptions
 from runtime.plan.weights import Weights
 from runtime.pooling import Pooling
 from runtime.readout import Readout, read_readout

@@ -14,15 +14,9 @@ Bound: f32 fma, d vectors of them per 16 heads and key.
 import numba as nb
 
 from runtime.kernels.job import RUN_LENGTH, RUN_ROW, RUN_START, RUN_TABLE, RUN_WORDS, RUNS
-from runtime.kernels.latent import (
-    KEY_BLOCK,
-    ROWS_OF_TILE,
-    load_unit,
-    scores_of_one,
-    scores_of_two,
-    thread_scratch,
-)
+from runtime.kernels.latent import KEY_BLOCK, thread_scratch
 from runtime.kernels.latent_rows import R_RATIO, R_TOP_K, gather, is_selected, list_of
+from runtime.kernels.latent_unit import ROWS_OF_TILE, load_unit, scores_of_one, scores_of_two
 from runtime.kernels.select import offer_all
 from runtime.kernels.simd import (
     LANES,

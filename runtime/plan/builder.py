@@ -11,7 +11,6 @@ one. Norms may be stored without the ending, too, as those of Falcon H1 are.
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
@@ -33,6 +32,7 @@ from runtime.kernels.simd import LANES
 from runtime.kernels.tape import Native, Op
 from runtime.memory.layout import BLOCK, TILE, MemoryLayout
 from runtime.plan.arena import Arena
+from runtime.plan.options import PlanOptions
 from runtime.plan.tail import TailPlan
 from runtime.plan.values import CacheGroup, Heads, LatentGroup, Rope, Rows, Source
 from runtime.plan.weights import Weights, padded
@@ -51,30 +51,6 @@ ACTIVATIONS = {
     "sigmoid": activations.SIGMOID,
 }
 """Names of what `runtime.kernels.activations` computes."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Sizes that a plan is built for. `n_ctx` is the context of one sequence in tokens.
-
-    `rotate_k` and `rotate_v` Hadamard-rotate heads before they are stored. With `embeddings` the plan ends
-    with the hidden states of all rows instead of logits.
-    """
-
-    n_ctx: int
-    n_ubatch: int
-    max_runs: int
-    max_outputs: int
-    key_type: str = "f16"
-    value_type: str = "f16"
-    rotate_k: bool = False
-    rotate_v: bool = False
-    embeddings: bool = False
-
-    @property
-    def cache(self) -> str:
-        """Everything about the cache types that decides stored bytes."""
-        return f"{self.key_type}{'h' * self.rotate_k}/{self.value_type}{'h' * self.rotate_v}"
 
 
 class Plan:

@@ -15,8 +15,9 @@ from runtime.memory.pool import BlockPool
 from runtime.models.deepseek4 import V4, Index, Memory
 from runtime.models.hyper import Layer
 from runtime.plan.arena import Arena
-from runtime.plan.builder import Plan, PlanOptions
+from runtime.plan.builder import Plan
 from runtime.plan.experts import Gating
+from runtime.plan.options import PlanOptions
 from runtime.plan.values import Heads
 from runtime.plan.weights import Weights
 from tests.shared_data import shared
