@@ -19,7 +19,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting; `daemon.options` documents each. Sizes are bytes, durations seconds, counts tokens.
 
     After `build_config` nothing is left to be decided: automatic values are replaced by what they mean here,
-    except `n_ctx` 0 and `n_parallel` shares, which need the model.
+    except `n_ctx` 0, `n_parallel` shares and rotations that are None, which need the model.
     """
 
     model: str
@@ -49,8 +49,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     n_ubatch: int
     cache_type_k: str
     cache_type_v: str
-    rotate_k: bool
-    rotate_v: bool
+    rotate_k: bool | None
+    rotate_v: bool | None
     ram_budget: int
     slot_prompt_similarity: float
     ctx_checkpoints: int
@@ -185,6 +185,8 @@ def build_config(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Confi
         values["n_parallel"] = DEFAULT_SLOTS
     if values["ram_budget"] == 0:
         values["ram_budget"] = int(available_memory() * RAM_SHARE)
+    if environ.get("LLAMA_ATTN_ROT_DISABLE", "0") not in ("", "0"):
+        values.update({field: False for field in ("rotate_k", "rotate_v") if values[field] is None})
     values["api_prefix"] = "/".join(["", *values["api_prefix"].split("/")]).replace("//", "/").rstrip("/")
     values["store_path"] = values["store_path"] or str(default_store_path(environ))
     values["api_keys"] = tuple(key for given in values["api_keys"] for key in given.split(",") if key)

@@ -37,6 +37,9 @@ class ModelOptions:
     `n_threads` decode; `n_threads_batch` (0: as many) run the steps that read prompts. Without `repack`
     weights stay in the mapped file and are packed when they are met: less memory, slower, the same logits.
 
+    `rotate_k` and `rotate_v` tell whether heads are rotated by a Hadamard matrix before they are stored;
+    None means where they are quantised and 64 divides their size.
+
     `max_runs` bounds the sequences of a step, `max_outputs` the rows of a step that can have logits.
     `embeddings` makes a model that computes hidden states instead of logits; encoders do nothing else, and
     keep keys and values in f32. `draft` makes one whose logits at a position are those of the token after the
@@ -51,8 +54,8 @@ class ModelOptions:
     max_outputs: int = 4
     key_type: str = "f16"
     value_type: str = "f16"
-    rotate_k: bool = False
-    rotate_v: bool = False
+    rotate_k: bool | None = None
+    rotate_v: bool | None = None
     embeddings: bool = False
     draft: bool = False
     repack: bool = True

@@ -29,10 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
-    parser.add_argument(
-        "-khad", "--k-cache-hadamard", action="store_true", help="rotate keys before storing them"
-    )
-    parser.add_argument("-vhad", "--v-cache-hadamard", action="store_true", help="rotate values likewise")
+    for short, what in (("-khad", "k"), ("-vhad", "v")):
+        parser.add_argument(
+            short, f"--{what}-cache-hadamard", action=argparse.BooleanOptionalAction,
+            help="as of the daemon: rotate before storing, by default where that is quantised",
+        )  # fmt: skip
 
 
 def negative_log_likelihoods(

@@ -13,6 +13,9 @@ from runtime.memory.layout import BLOCK, TILE
 from runtime.plan.builder import Plan
 from runtime.plan.values import Bias, CacheGroup, Heads, Rope, Rows
 
+ROTATED_UNIT = 64
+"""Heads of multiples of this are rotated by default, which is llama.cpp's condition."""
+
 
 def attend_heads(
     p: Plan, qkv: Rows, group: CacheGroup, heads: Heads, rope: Rope | None, *, scale: float = 0.0,
@@ -31,7 +34,8 @@ def attend_heads(
     out = p.buffer("attention", heads.n * heads.d_v)
     k_bytes, v_bytes = TILE * key_type.row_bytes(heads.d_k), TILE * value_type.row_bytes(heads.d_v)
     max_parts = -(-p.options.n_ctx // BLOCK)
-    rotate = (al.ROTATE_K if p.options.rotate_k else 0) | (al.ROTATE_V if p.options.rotate_v else 0)
+    rotate = al.ROTATE_K if _rotated(p.options.rotate_k, key_type, heads.d_k) else 0
+    rotate |= al.ROTATE_V if _rotated(p.options.rotate_v, value_type, heads.d_v) else 0
     layer = al.descriptor(p.arena.array((al.A_WORDS,), np.int64, "attention layer"), {
         al.A_X: qkv.address, al.A_LDX: qkv.ld, al.A_OUT: out.address, al.A_LDO: out.ld,
         al.A_BASE: int(group.layers[-1][al.A_BASE]) if shared else group.tile_bytes,
@@ -59,9 +63,14 @@ def attend_heads(
     p.op(rotate_and_store, at)
     p.op(attn.attention(key_type.name, value_type.name), at)
     p.op(attn.attention_combine, at)
-    if p.options.rotate_v:
+    if rotate & al.ROTATE_V:
         p.op(rotate_back, at)
     return out
+
+
+def _rotated(wanted: bool | None, kind: KVType, d: int) -> bool:
+    """Whether heads of d values are rotated: by default as in llama.cpp, if the type is made of blocks."""
+    return wanted if wanted is not None else kind.block > 1 and d % ROTATED_UNIT == 0
 
 
 def _check_heads(p: Plan, heads: Heads, keys: KVType, values: KVType) -> None:

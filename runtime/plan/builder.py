@@ -299,7 +299,8 @@ class Plan:
             if window:
                 raise UnsupportedModel(f"{self.file.path.name}: windows need attention that is causal")
             mask = al.SYMMETRIC
-        return self._add_group(CacheGroup(name, len(self.groups), mask, window, self.options.cache))
+        cache = f"{self.options.key_type}/{self.options.value_type}"
+        return self._add_group(CacheGroup(name, len(self.groups), mask, window, cache))
 
     def latent_group(
         self, name: str, *, ratio: int = 1, tile_rows: int = TILE, kind: str = ""

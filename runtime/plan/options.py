@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class PlanOptions:
     """Sizes that a plan is built for. `n_ctx` is the context of one sequence in tokens.
 
-    `rotate_k` and `rotate_v` Hadamard-rotate heads before they are stored. With `embeddings` the plan ends
-    with the hidden states of all rows instead of logits.
+    `rotate_k` and `rotate_v` tell whether heads are Hadamard-rotated before they are stored; None leaves it
+    to cache type and head size (see `runtime.plan.attention`). With `embeddings` the plan ends with the
+    hidden states of all rows instead of logits.
     """
 
     n_ctx: int
@@ -17,11 +18,6 @@ class PlanOptions:
     max_outputs: int
     key_type: str = "f16"
     value_type: str = "f16"
-    rotate_k: bool = False
-    rotate_v: bool = False
+    rotate_k: bool | None = None
+    rotate_v: bool | None = None
     embeddings: bool = False
-
-    @property
-    def cache(self) -> str:
-        """Everything about the cache types that decides stored bytes."""
-        return f"{self.key_type}{'h' * self.rotate_k}/{self.value_type}{'h' * self.rotate_v}"

@@ -15,6 +15,9 @@ from runtime.kernels.kvtypes import KVType
 from runtime.kernels.tape import Op
 from runtime.memory.layout import TILE, GroupLayout
 
+ROTATED = {0: "", al.ROTATE_K: "+k", al.ROTATE_V: "+v", al.ROTATE_K | al.ROTATE_V: "+kv"}
+"""How layouts name the Hadamard rotations of a layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -84,7 +87,8 @@ class Bias:
 class CacheGroup:
     """Layers that share block tables and a mask. Layers are added as the plan meets them.
 
-    `readers` have no keys and values of their own and attend to those of one of the `layers`.
+    `readers` have no keys and values of their own and attend to those of one of the `layers`. `cache` are the
+    types of keys and values, `rotations` says of each layer which of both are Hadamard-rotated.
     """
 
     name: str
@@ -94,6 +98,7 @@ class CacheGroup:
     cache: str
     tile_bytes: int = 0
     shapes: list[tuple[int, int, int]] = field(default_factory=list)
+    rotations: list[int] = field(default_factory=list)
     layers: list[npt.NDArray[np.int64]] = field(default_factory=list)
     readers: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
@@ -102,6 +107,7 @@ class CacheGroup:
     ) -> None:
         self.layers.append(layer)
         self.shapes.append((kv_heads, dk, dv))
+        self.rotations.append(int(layer[al.A_ROTATE]))
         self.tile_bytes += tile_bytes
 
     @property
@@ -120,7 +126,10 @@ class CacheGroup:
             layer[al.A_TILE] = self.tile_bytes
 
     def layout(self) -> GroupLayout:
-        runs = (f"{len(list(g))}x{s[0]}h{s[1]}k{s[2]}v" for s, g in groupby(self.shapes))
+        layers = zip(self.shapes, self.rotations, strict=True)
+        runs = (
+            f"{len(list(g))}x{s[0]}h{s[1]}k{s[2]}v{ROTATED[rotation]}" for (s, rotation), g in groupby(layers)
+        )
         layout_id = f"gqa-tile16-v1:{self.cache}:{'+'.join(runs)}:m{self.mask}w{self.window}"
         chunked = self.mask == al.CHUNKED
         return GroupLayout(self.name, layout_id, self.tile_bytes, self.window, chunked=chunked)

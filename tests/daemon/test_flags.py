@@ -63,6 +63,19 @@ def test_the_command_line_wins_over_the_environment_which_wins_over_defaults() -
     assert config("--top-k", "7", LLAMA_ARG_TOP_K="5").top_k == 7
 
 
+def test_caches_are_rotated_as_asked_for_and_llama_cpps_variable_prevents_it() -> None:
+    def rotations(*argv: str, **environ: str) -> tuple[bool | None, bool | None]:
+        made = config(*argv, **environ)
+        return made.rotate_k, made.rotate_v
+
+    assert rotations() == (None, None)
+    assert rotations("-khad", "--no-v-cache-hadamard") == (True, False)
+    assert rotations(LLAMA_ARG_NO_K_CACHE_HADAMARD="1") == (False, None)
+    assert rotations(LLAMA_ATTN_ROT_DISABLE="0") == (None, None)
+    assert rotations(LLAMA_ATTN_ROT_DISABLE="1") == (False, False)
+    assert rotations("-vhad", LLAMA_ATTN_ROT_DISABLE="1") == (False, True)
+
+
 def test_the_last_of_a_repeated_flag_counts_and_lists_add_up() -> None:
     assert config("--port", "1", "--port", "2").port == 2
     assert config("--override-kv", "a=int:1", "--override-kv", "b=int:2").override_kv == (
