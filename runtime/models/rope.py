@@ -31,8 +31,8 @@ class Scaling:
     """How a model's context was extended (``rope.scaling.*``).
 
     `factor` divides positions. The rest is for yarn: the context it was trained for first, where
-    interpolation begins and ends (in turns over that context), and how much of it is used. `magnitude`
-    multiplies cosine and sine.
+    interpolation begins and ends (in turns over that context), and how much of it is used, by default all
+    of it under yarn and else nothing. `magnitude` multiplies cosine and sine.
     """
 
     kind: str = "none"
@@ -40,7 +40,7 @@ class Scaling:
     original_context: int = 0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    extrapolation: float = 1.0
+    extrapolation: float = 0.0
     magnitude: float = 1.0
 
     @classmethod
@@ -64,17 +64,19 @@ class Scaling:
         log_multiplier, magnitude = number("yarn_log_multiplier", 0.0), number("attn_factor", 1.0)
         if fast <= 0 or slow <= 0 or log_multiplier < 0:
             raise ModelError(f"{f.path.name}: yarn by {fast}, {slow} and {log_multiplier} makes no sense")
-        extrapolation = number("yarn_ext_factor", 1.0)
+        extrapolation = number("yarn_ext_factor", -1.0)
+        if extrapolation < 0:
+            extrapolation = 1.0 if kind == "yarn" else 0.0
         if kind == "none":
-            factor = 1.0
-        elif kind == "yarn" and extrapolation:
+            factor, extrapolation = 1.0, 0.0
+        elif extrapolation:
             magnitude *= yarn_magnitude(factor, log_multiplier)
         return cls(kind, factor, original, fast, slow, extrapolation, magnitude)
 
     def frequencies(self, n_rot: int, base: float, divisors: Sequence[float] = ()) -> list[float]:
         """Turns per position of each pair."""
         interpolated = frequencies(n_rot, base, self.factor, divisors)
-        if self.kind != "yarn":
+        if self.extrapolation == 0.0:
             return interpolated
         extrapolated = frequencies(n_rot, base, 1.0, divisors)
         low, high = (self._correction(n_rot, base, beta) for beta in (self.beta_fast, self.beta_slow))

@@ -130,6 +130,8 @@ LOG8 = float(1 + 0.1 * np.log(8))
         ((*YARN, "--yarn-attn-factor", "1.3"), yarn_turns(8, TRAINED), 1.3 * LOG8),
         ((*YARN, "--yarn-ext-factor", "0.5"), yarn_turns(8, TRAINED, ext=0.5), LOG8),
         ((*YARN, "--yarn-ext-factor", "0"), plain_turns() / 8, 1.0),
+        (("--rope-scale", "8", "--yarn-ext-factor", "0.5"), yarn_turns(8, TRAINED, ext=0.5), LOG8),
+        (("--rope-scaling", "none", "--yarn-ext-factor", "0.5"), plain_turns(), 1.0),
         (
             (*YARN, "--yarn-beta-fast", "90", "--yarn-beta-slow", "4"),
             yarn_turns(8, TRAINED, fast=90, slow=4),

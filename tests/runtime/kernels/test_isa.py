@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llb
@@ -16,7 +17,6 @@ from numba.extending import intrinsic
 from runtime.kernels.emit import I8, I32, load_ir, store_ir
 from runtime.kernels.isa import ISA, ISAS, choose, dot4_ir
 from runtime.kernels.simd import I
-from tests.runtime.evaluation import DELTA_ARCHS, HYBRID_ARCHS, LATENT_ARCHS, RECURRENT_ARCHS
 from tests.runtime.kernels.harness import EVERYDAY
 
 ROOT = Path(__file__).parents[3]
@@ -122,37 +122,42 @@ def test_each_instruction_set_multiplies_with_its_own_instruction(
 OTHER_STEPS = ("IQ4_NL", "IQ4_XS", "Q2_K", "TQ2_0")
 #: without multiply-add instructions every one of them is a call: fewer types, and still minutes
 GENERIC = ("F16", "Q8_0", "Q4_K")
+#: a tiny model of each way of computing
+FAMILIES = (
+    *("llama", "gpt-oss", "gemma3n", "gemma4", "mamba2", "rwkv7", "lfm2", "qwen35", "kimi-linear"),
+    *("deepseek2", "deepseek32", "deepseek4"),
+)
 
 
-def digests(program: str, names: tuple[str, ...], **environment: str) -> list[str]:
+@cache
+def digests(program: str, names: tuple[str, ...], isa: str = "") -> dict[str, str]:
+    """What a program computes for each name under an instruction set, in one process; "" is the host."""
+    env = dict(os.environ)
+    if isa:
+        env["NUMBA_CPU_NAME"], env["NUMBA_CPU_FEATURES"] = FORCED[isa]
     command = [sys.executable, "-m", f"tests.runtime.{program}", *names]
-    env = {**os.environ, **environment}
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    return run.stdout.splitlines()
+    used, *lines = run.stdout.splitlines()
+    assert used == (isa or ISA.name)
+    return dict(line.split() for line in lines)
+
+
+@pytest.fixture(params=FORCED)
+def forced(request: pytest.FixtureRequest) -> str:
+    host = {name for name, present in llb.get_host_cpu_features().items() if present}
+    if not host >= NEEDS[request.param]:
+        pytest.skip(f"this machine has no {request.param}")
+    return str(request.param)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", FORCED)
-def test_every_type_gives_the_same_bits_on_every_instruction_set(isa: str) -> None:
-    host = {name for name, present in llb.get_host_cpu_features().items() if present}
-    if not host >= NEEDS[isa]:
-        pytest.skip(f"this machine has no {isa}")
-    names = GENERIC if isa == "generic" else (*EVERYDAY, *OTHER_STEPS)
-    cpu, features = FORCED[isa]
-    forced = digests("kernels.isa_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
-    assert forced[0] == isa
-    assert forced[1:] == digests("kernels.isa_digests", names)[1:]
+def test_every_type_gives_the_same_bits_on_every_instruction_set(forced: str) -> None:
+    names = GENERIC if forced == "generic" else (*EVERYDAY, *OTHER_STEPS)
+    expected = digests("kernels.isa_digests", (*EVERYDAY, *OTHER_STEPS))
+    assert digests("kernels.isa_digests", names, forced) == {name: expected[name] for name in names}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
-def test_recurrent_and_latent_models_give_the_same_bits_on_every_instruction_set(isa: str) -> None:
-    host = {name for name, present in llb.get_host_cpu_features().items() if present}
-    if not host >= NEEDS[isa]:
-        pytest.skip(f"this machine has no {isa}")
-    cpu, features = FORCED[isa]
-    names = (*RECURRENT_ARCHS, *HYBRID_ARCHS, *LATENT_ARCHS, *DELTA_ARCHS, "deepseek4")
-    forced = digests("model_digests", names, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features)
-    assert forced[0] == isa
-    assert forced[1:] == digests("model_digests", names)[1:]
+def test_every_kind_of_model_gives_the_same_bits_on_every_instruction_set(forced: str) -> None:
+    assert digests("model_digests", FAMILIES, forced) == digests("model_digests", FAMILIES)

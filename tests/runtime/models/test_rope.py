@@ -15,7 +15,7 @@ def test_frequencies_fall_geometrically_and_are_divided() -> None:
 def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones() -> None:
     """NTK-by-parts (arXiv:2309.00071, section 3.2): by the turns of each pair over the original context."""
     n_rot, base, factor, original = 128, 10000.0, 16.0, 4096
-    got = Scaling("yarn", factor, original).frequencies(n_rot, base)
+    got = Scaling("yarn", factor, original, extrapolation=1.0).frequencies(n_rot, base)
     for i, turn in enumerate(got):
         plain = base ** (-2 * i / n_rot)
         turns = original * plain / (2 * math.pi)
