@@ -24,7 +24,10 @@ TIMINGS = {
 
 @dataclass
 class Answer:
-    """One answer to a chat request. The stream waits for `gate` after the first `before_gate` pieces."""
+    """One answer to a chat request. The stream waits for `gate` after the first `before_gate` pieces.
+
+    `progress` are the (total, cache, processed) of its prompt that are told before.
+    """
 
     pieces: list[str] = field(default_factory=list)
     gate: threading.Event | None = None
@@ -34,6 +37,7 @@ class Answer:
     status: int = 200
     error: dict[str, object] | None = None
     break_off: bool = False
+    progress: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def answer(text: str, **options: Any) -> Answer:
@@ -42,6 +46,7 @@ def answer(text: str, **options: Any) -> Answer:
     return Answer([word + " " for word in words[:-1]] + words[-1:], **options)
 
 
+NO_KEY = Answer(status=401, error={"code": 401, "message": "Invalid API Key", "type": "authentication_error"})
 LOADING = Answer(status=503, error={"code": 503, "message": "Loading model", "type": "unavailable_error"})
 
 
@@ -52,6 +57,8 @@ class StubDaemon:
         self.prefix = prefix
         self.answers: list[Answer] = []
         self.requests: list[list[dict[str, str]]] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.key = ""
         self.forgotten: list[list[dict[str, str]]] = []
         self.healthy = True
         self.away = False
@@ -85,6 +92,12 @@ class StubDaemon:
                 self.close_connection = stub.away or self.close_connection
                 return not stub.away and super().parse_request()
 
+            def lacks_key(self) -> bool:
+                if not stub.key or self.headers["Authorization"] == f"Bearer {stub.key}":
+                    return False
+                self.reply(401, json.dumps({"error": NO_KEY.error}).encode())
+                return True
+
             def do_GET(self) -> None:
                 path = self.path.removeprefix(stub.prefix).split("?")[0].lstrip("/")
                 routes: dict[str, Callable[[], object]] = {
@@ -95,6 +108,8 @@ class StubDaemon:
                     },
                 }
                 if path in routes:
+                    if path != "health" and self.lacks_key():
+                        return
                     if stub.healthy:
                         self.reply(200, json.dumps(routes[path]()).encode())
                     else:
@@ -108,11 +123,14 @@ class StubDaemon:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.lacks_key():
+                    return
                 if self.path == f"{stub.prefix}/store/forget":
                     stub.forgotten.append(body["messages"])
                     self.reply(200, b"{}")
                     return
                 stub.requests.append(body["messages"])
+                stub.bodies.append(body)
                 planned = stub.answers.pop(0)
                 if planned.error is not None and planned.status != 200:
                     self.reply(planned.status, json.dumps({"error": planned.error}).encode())
@@ -142,6 +160,9 @@ class StubDaemon:
 def chunks(planned: Answer) -> Iterator[str]:
     """The data of the events, as `/v1/chat/completions` streams them."""
     yield chunk({"role": "assistant", "content": None})
+    for total, cache, processed in planned.progress:
+        told = {"total": total, "cache": cache, "processed": processed, "time_ms": 1}
+        yield chunk({"role": "assistant", "content": None}, prompt_progress=told)
     for index, piece in enumerate(planned.pieces):
         if planned.gate is not None and index == planned.before_gate:
             # Writing on while it waits is how a server notices that its client has gone.

@@ -19,6 +19,10 @@ def answers(page: Page) -> Locator:
     return page.get_by_role("article", name="emberd")
 
 
+def questions(page: Page) -> Locator:
+    return page.get_by_role("article", name="You").get_by_role("paragraph")
+
+
 def conversations(page: Page) -> Locator:
     return page.get_by_role("navigation", name="Conversations").get_by_role("listitem")
 
@@ -64,6 +68,38 @@ def test_code_tables_and_task_lists_are_shown(page: Page, daemon: StubDaemon) ->
     expect(answers(page).locator("pre code.language-python")).to_have_text("print('<b>')\n")
     expect(answers(page).locator("td")).to_have_text(["1", "2"])
     expect(answers(page).locator("input[type=checkbox][disabled]")).to_be_checked()
+
+
+def test_code_can_be_copied_without_the_words_around_it(page: Page, daemon: StubDaemon) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    daemon.answers = [Answer(["Here:\n\n```python\nx = 1\n```\n\nand\n\n- item\n\n      plain\n"])]
+    ask(page, "code")
+    code = answers(page).locator(".code")
+    expect(code).to_have_count(2)
+    expect(code.first).to_contain_text("python")
+    code.first.get_by_role("button", name="Copy").click()
+    expect(code.first.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "x = 1\n"
+
+
+@pytest.mark.parametrize("opened", ["<think>\n", ""], ids=["by the model", "by the template"])
+def test_thoughts_are_folded_and_not_copied(page: Page, daemon: StubDaemon, opened: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    gate = threading.Event()
+    daemon.answers = [
+        Answer([opened + "Let me **see**.\n", "</think>\n\n", "It is *so*."], gate=gate, before_gate=1)
+    ]
+    ask(page, "why?")
+    expect(answers(page)).to_contain_text("Thinking…" if opened else "Let me see")
+    gate.set()
+    expect(answers(page).locator(".prose")).to_have_text("It is so.")
+    thoughts = answers(page).get_by_text("Let me **see**.")
+    expect(thoughts).not_to_be_visible()
+    answers(page).get_by_text("Thoughts").click()
+    expect(thoughts).to_be_visible()
+    answers(page).get_by_role("button", name="Copy").click()
+    expect(answers(page).get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "It is *so*."
 
 
 def test_each_answer_shows_speed_and_where_its_prompt_came_from(page: Page, daemon: StubDaemon) -> None:
@@ -135,7 +171,7 @@ def test_a_reload_in_the_middle_keeps_the_question(page: Page, daemon: StubDaemo
     expect(answers(page)).to_contain_text("never")
     expect(conversations(page)).to_have_count(1)
     page.reload()
-    expect(page.get_by_role("article", name="You")).to_have_text("a question")
+    expect(questions(page)).to_have_text("a question")
     page.get_by_role("button", name="Regenerate").click()
     expect(answers(page)).to_contain_text("ended")
 
@@ -311,9 +347,7 @@ def test_the_sanitiser_holds_alone_where_a_tag_passes_as_text(browser: Browser, 
 def test_a_question_is_text_and_nothing_else(page: Page, daemon: StubDaemon) -> None:
     daemon.answers = [answer("ok")]
     ask(page, "<img src=x onerror='window.pwned=1'> **not bold**")
-    expect(page.get_by_role("article", name="You")).to_have_text(
-        "<img src=x onerror='window.pwned=1'> **not bold**"
-    )
+    expect(questions(page)).to_have_text("<img src=x onerror='window.pwned=1'> **not bold**")
     assert page.evaluate("window.pwned") is None
 
 
@@ -378,6 +412,10 @@ def test_a_long_answer_is_followed_unless_the_reader_scrolled_up(page: Page, dae
     gate.set()
     expect(answers(page)).to_contain_text("paragraph 79")
     assert page.evaluate("document.getElementById('scroller').scrollTop") == 0
+    page.get_by_role("button", name="Go to the end").click()
+    expect(answers(page).get_by_text("paragraph 79")).to_be_in_viewport()
+    expect(page.get_by_role("button", name="Regenerate")).to_be_in_viewport()
+    expect(page.get_by_role("button", name="Go to the end")).not_to_be_visible()
 
 
 def test_everything_is_relative_so_a_path_prefix_works(browser: Browser) -> None:

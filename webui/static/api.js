@@ -1,15 +1,18 @@
 // The few calls that the page makes. Every address is relative, so a path prefix needs no setting.
 
+import { settings } from "./settings.js";
 import { serverSentEvents } from "./sse.js";
 
 const RETRY_MS = 1000;
 
-/** An answer the daemon refused or broke off; the message is for people. */
-export class ApiError extends Error {}
+/** An answer the daemon refused or broke off; the message is for people. `needsKey`: it asked for an API key. */
+export class ApiError extends Error {
+  needsKey = false;
+}
 
 /** The name of the model that is served; a file's is its last part. */
 export async function modelName() {
-  const response = await fetch("v1/models");
+  const response = await fetch("v1/models", { headers: headers() });
   if (!response.ok) throw await refusal(response);
   const { data } = await response.json();
   const id = data[0]?.id ?? "no model";
@@ -37,13 +40,14 @@ export async function untilReady(onState, signal) {
 }
 
 /**
- * The answer to a conversation, piece by piece: {text}, then once {finish, timings, model}.
+ * The answer to a conversation, piece by piece: {progress} while the prompt is read, {text}, then once
+ * {finish, timings, model}. `fields` are further ones of the request.
  *
  * While the daemon loads its model, has no free place or is not there, this waits and tries again;
  * `onWaiting` is told why. Once a first piece has come nothing is repeated. Throws ApiError, or AbortError.
  */
-export async function* chat(messages, { signal, onWaiting }) {
-  const response = await ask(messages, signal, onWaiting);
+export async function* chat(messages, { signal, onWaiting, fields = {} }) {
+  const response = await ask({ ...fields, messages, stream: true, return_progress: true }, signal, onWaiting);
   let end = null;
   for await (const data of broken(serverSentEvents(response.body), signal)) {
     if (data === "[DONE]") {
@@ -52,6 +56,7 @@ export async function* chat(messages, { signal, onWaiting }) {
     }
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ApiError(readable(chunk.error));
+    if (chunk.prompt_progress) yield { progress: chunk.prompt_progress };
     const [choice] = chunk.choices ?? [];
     if (choice?.delta?.content) yield { text: choice.delta.content };
     if (choice?.finish_reason) end = { ...end, finish: choice.finish_reason };
@@ -67,7 +72,7 @@ export async function forget(messages) {
   try {
     response = await fetch("store/forget", {
       method: "POST",
-      headers: { "Content-Type": "application/json" },
+      headers: headers(),
       body: JSON.stringify({ messages }),
     });
   } catch {
@@ -76,14 +81,14 @@ export async function forget(messages) {
   if (!response.ok) throw await refusal(response);
 }
 
-async function ask(messages, signal, onWaiting) {
+async function ask(body, signal, onWaiting) {
   for (;;) {
     let response;
     try {
       response = await fetch("v1/chat/completions", {
         method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ messages, stream: true }),
+        headers: headers(),
+        body: JSON.stringify(body),
         signal,
       });
     } catch (error) {
@@ -110,6 +115,11 @@ async function* broken(events, signal) {
   }
 }
 
+function headers() {
+  const { key } = settings();
+  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+}
+
 async function refusal(response) {
   let error;
   try {
@@ -117,7 +127,9 @@ async function refusal(response) {
   } catch {
     // Not emberd's JSON: a proxy in between, most likely. The status says what there is to say.
   }
-  return new ApiError(readable(error ?? { message: `${response.status} ${response.statusText}` }));
+  const refused = new ApiError(readable(error ?? { message: `${response.status} ${response.statusText}` }));
+  refused.needsKey = response.status === 401;
+  return refused;
 }
 
 function readable({ type, message, n_prompt_tokens: prompt, n_ctx: context }) {
@@ -127,7 +139,7 @@ function readable({ type, message, n_prompt_tokens: prompt, n_ctx: context }) {
       `${context.toLocaleString("en")}. Start a new one, or start emberd with a larger context (-c).`
     );
   }
-  if (type === "authentication_error") return "emberd asks for an API key, which this page cannot give yet.";
+  if (type === "authentication_error") return "emberd asks for an API key: see the settings.";
   return message || "emberd gave no reason.";
 }
 

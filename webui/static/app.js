@@ -4,9 +4,11 @@ import { ApiError, chat, forget, modelName, untilReady } from "./api.js";
 import { Composer } from "./composer.js";
 import { newConversation, openCollection, titleOf } from "./conversations.js";
 import { MessageList } from "./messages.js";
+import { requestFields, settings, SettingsDialog } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 
 const KEEP_EVERY_MS = 1000;
+const LONG_PROMPT = 512;
 
 const collection = await openCollection();
 // Conversations by id, while they are on show or being answered: everybody must change the same object.
@@ -20,11 +22,8 @@ let watching = false;
 
 const composer = new Composer({ onSend: send, onStop: () => answering.get(shown.id)?.abort() });
 const sidebar = new Sidebar({ onOpen: open, onDelete: remove, onNew: () => show(newConversation()) });
-const list = new MessageList(
-  document.getElementById("messages"),
-  document.getElementById("scroller"),
-  regenerate,
-);
+const dialog = new SettingsDialog(watchModel);
+const list = new MessageList({ onRegenerate: regenerate, onEdit: edit });
 
 if (!collection.persistent) warnOfStorage("This browser keeps nothing for this page: conversations end with it.");
 window.addEventListener("hashchange", () => {
@@ -54,6 +53,11 @@ function show(conversation) {
 
 async function send(text) {
   const conversation = shown;
+  const { system } = settings();
+  if (system && !conversation.messages.length) {
+    conversation.messages.push({ role: "system", content: system });
+    list.add(conversation.messages[0]);
+  }
   conversation.messages.push({ role: "user", content: text });
   conversation.title ||= titleOf(conversation);
   document.getElementById("welcome").hidden = true;
@@ -68,6 +72,21 @@ async function regenerate() {
   if (conversation.messages.at(-1)?.role === "assistant") conversation.messages.pop();
   list.show(conversation.messages, { answering: true });
   await answer(conversation);
+}
+
+/** Ask a question again in other words: it and what came after it leave the conversation. */
+async function edit(message, text) {
+  const conversation = shown;
+  const at = conversation.messages.indexOf(message);
+  if (answering.has(conversation.id) || at < 0) return;
+  const opening = openingOf(conversation.messages);
+  conversation.messages.length = at;
+  if (at < opening.length) {
+    conversation.title = "";
+    forgetAll(opening);
+  }
+  list.show(conversation.messages, { answering: false });
+  await send(text);
 }
 
 /** Have the last message answered, into a new one that grows on show and in the collection. */
@@ -90,8 +109,8 @@ async function answer(conversation) {
       message.waiting = reason;
       paint();
     };
-    for await (const piece of chat(request, { signal: controller.signal, onWaiting })) {
-      delete message.waiting;
+    for await (const piece of chat(request, { signal: controller.signal, onWaiting, fields: requestFields() })) {
+      message.waiting = piece.progress && reading(piece.progress);
       message.content += piece.text ?? "";
       if (piece.finish) Object.assign(message, { finish: piece.finish, timings: piece.timings });
       paint();
@@ -104,7 +123,8 @@ async function answer(conversation) {
     if (!controller.signal.aborted) {
       message.error = error instanceof ApiError ? error.message : `The page failed: ${error.message}`;
       if (!(error instanceof ApiError)) console.error(error);
-      watchModel();
+      if (error.needsKey) dialog.askForKey();
+      else watchModel();
     }
   }
   delete message.waiting;
@@ -116,6 +136,12 @@ async function answer(conversation) {
     live.delete(conversation.id);
   }
   keep(conversation);
+}
+
+/** How far the reading of a long prompt is; nothing for a short one, whose answer is about to come. */
+function reading({ total, cache, processed }) {
+  if (total - cache < LONG_PROMPT) return undefined;
+  return `Reading: ${processed.toLocaleString("en")} of ${total.toLocaleString("en")} tokens`;
 }
 
 /** What the model is to read: without answers that never came, so the questions around them are one. */
@@ -143,10 +169,18 @@ async function remove(id) {
   await collection.remove(id);
   if (id === shown.id) show(newConversation());
   else listConversations();
-  const first = conversation?.messages[0];
-  if (!first) return;
+  if (conversation?.messages.length) await forgetAll(openingOf(conversation.messages));
+}
+
+/** The messages up to the first question: whatever was read of the conversation begins with them. */
+function openingOf(messages) {
+  const end = messages.findIndex(({ role }) => role === "user") + 1;
+  return messages.slice(0, end).map(({ role, content }) => ({ role, content }));
+}
+
+async function forgetAll(opening) {
   try {
-    await forget([{ role: first.role, content: first.content }]);
+    await forget(opening);
   } catch (error) {
     warnOfStorage(`The page deleted the conversation, but emberd may still remember it: ${error.message}`);
   }
@@ -190,6 +224,8 @@ async function watchModel() {
     dot.dataset.state = "ready";
   } catch (error) {
     name.textContent = error.message;
+    dot.dataset.state = "waiting";
+    if (error.needsKey) dialog.askForKey();
   } finally {
     watching = false;
   }

@@ -18,8 +18,7 @@ export class Composer {
       onSend(text);
     });
     this.#field.addEventListener("keydown", (event) => {
-      // While an input method composes a character, Enter belongs to it.
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      if (isSending(event)) {
         event.preventDefault();
         this.#form.requestSubmit();
       }
@@ -48,7 +47,17 @@ export class Composer {
 
   #fit() {
     this.#send.disabled = this.#field.value.trim() === "";
-    this.#field.style.height = "auto";
-    this.#field.style.height = `${this.#field.scrollHeight}px`;
+    fit(this.#field);
   }
+}
+
+/** Whether a key sends. While an input method composes a character, Enter belongs to it. */
+export function isSending(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing;
+}
+
+/** Make a text field as high as its text. */
+export function fit(field) {
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
 }

@@ -10,9 +10,10 @@ export function newConversation() {
   return { id: crypto.randomUUID?.() ?? randomId(), title: "", updated: Date.now(), messages: [] };
 }
 
-/** The first words of the first message. */
+/** The first words of the first question. */
 export function titleOf(conversation) {
-  const text = (conversation.messages[0]?.content ?? "").replace(/\s+/g, " ").trim();
+  const question = conversation.messages.find(({ role }) => role === "user");
+  const text = (question?.content ?? "").replace(/\s+/g, " ").trim();
   return text.length > TITLE_LENGTH ? `${text.slice(0, TITLE_LENGTH - 1)}…` : text;
 }
 

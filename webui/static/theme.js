@@ -16,7 +16,9 @@
   const apply = (theme) => {
     if (theme in LABEL && theme !== "system") root.dataset.theme = theme;
     else delete root.dataset.theme;
-    document.getElementById("theme")?.setAttribute("aria-label", LABEL[theme] ?? LABEL.system);
+    for (const name of ["aria-label", "title"]) {
+      document.getElementById("theme")?.setAttribute(name, LABEL[theme] ?? LABEL.system);
+    }
   };
 
   let theme = read();
