@@ -162,7 +162,7 @@ def engine_config(config: Config, layout: MemoryLayout, n_ctx: int, n_ubatch: in
     budget, point_bytes, tail = config.ram_budget, 0, layout.tail
     if tail is not None:
         point_bytes = min(_MOST_POINT_BYTES, budget // 4)
-        budget -= point_bytes + config.n_parallel * (2 * tail.state_bytes + tail.ring_offsets[-1])
+        budget -= tail.memory_bytes(config.n_parallel, point_bytes)
     size = pool_size(layout, config.n_parallel, n_ctx, n_ubatch, budget)
     return EngineConfig(
         n_slots=config.n_parallel,

@@ -12,7 +12,7 @@ import numpy as np
 from runtime.evaluate import LinearSequence
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.model import LoadedModel, ModelOptions, load_model
-from tools import bench_store
+from tools import bench_capture, bench_store
 from tools.llama_bench import Case, LlamaBench, ToolFailed
 from tools.random_models import RANDOM_MODELS, random_model
 
@@ -24,6 +24,9 @@ def _sizes(text: str) -> list[int]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("-m", "--model", type=Path, help="GGUF file")
+    model.add_argument(
+        "--capture", action="store_true", help="no model: measure points of recurrent and compressed memory"
+    )
     model.add_argument("--random", choices=sorted(RANDOM_MODELS), help="random weights of that architecture")
     parser.add_argument("-p", "--n-prompt", type=_sizes, default=[512], help="prompt sizes, comma separated")
     parser.add_argument("-n", "--n-gen", type=_sizes, default=[128], help="numbers of generated tokens")
@@ -77,6 +80,10 @@ class Work:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.capture:
+        points = list(bench_capture.rows())
+        print(json.dumps(points, indent=2) if args.output == "json" else bench_capture.table(points))
+        return 0
     if args.random:
         args.model = random_model(args.random)
     try:

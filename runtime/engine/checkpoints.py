@@ -46,6 +46,11 @@ class Checkpoints:
         self._thin_sequence(sequence, len(task.request.prompt))
         self.fit(slots)
 
+    def prepare(self) -> bool:
+        """Get memory for the next point: a millisecond's work at most; False when nothing is left to do."""
+        tails = self._index.pool.tails
+        return tails is not None and self._policy.max_count > 0 and tails.prepare()
+
     def fit(self, slots: list[Slot]) -> None:
         """Thin out until all points are within their memory."""
         budget = self._budget

@@ -83,7 +83,8 @@ class Core:
         self.config = config
         self.clock = clock
         self.counters = Counters()
-        self.pool = BlockPool(layout, config.n_blocks, config.pool_bytes)
+        tail_bytes = layout.tail.memory_bytes(config.n_slots, config.point_bytes) if layout.tail else None
+        self.pool = BlockPool(layout, config.n_blocks, config.pool_bytes, tail_bytes)
         self.index = PrefixIndex(self.pool)
         self.checkpoints = Checkpoints(config, self.index, layout.tail)
         self.slots = [Slot(i, self._empty_sequence(b"")) for i in range(config.n_slots)]

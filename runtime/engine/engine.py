@@ -166,10 +166,15 @@ class Engine:
         told = self._flush()
         embedded = self._embed()
         if step is None:
-            return told or embedded
+            return told or embedded or self._prepare()
         self._compute(step)
         self._flush()
+        self._prepare()
         return True
+
+    def _prepare(self) -> bool:
+        """After everything was told, before anybody waits: see `Checkpoints`."""
+        return not self._runner.n_embd and self._core.checkpoints.prepare()
 
     def _accept(self, message: Message | EmbedRequest) -> None:
         match message:

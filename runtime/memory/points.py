@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from runtime.memory.buffers import Buffer, Buffers
+from runtime.memory.buffers import Buffer, Buffers, Kept
 from runtime.memory.tail import TailAddresses, TailLayout
 
 Bytes = npt.NDArray[np.uint8]
@@ -47,14 +47,16 @@ class TailPool:
     """The memory of all tails of a model's sequences. Belongs to one thread.
 
     States are replaced and never changed, so whoever refers to one keeps it: a sequence, a point, a loan.
+    Memory that nobody refers to any more is kept as far as all together stays within `max_bytes` (None: any).
     """
 
-    def __init__(self, layout: TailLayout) -> None:
+    def __init__(self, layout: TailLayout, max_bytes: int | None = None) -> None:
         self.layout = layout
         self.ring_offsets = layout.ring_offsets
-        self._states = Buffers(layout.state_bytes)
-        self._rings = Buffers(self.ring_offsets[-1])
-        self._captures = Buffers(sum((r.back + r.period - 1) * r.row_bytes for r in layout.rings))
+        kept = Kept(max_bytes)
+        self._states = Buffers(layout.state_bytes, kept)
+        self._rings = Buffers(self.ring_offsets[-1], kept)
+        self._captures = Buffers(layout.most_captured_bytes, kept)
         self.zero = self._states.take()
         _POOLS.add(self)
 
@@ -71,9 +73,18 @@ class TailPool:
         """One to be written as a whole."""
         return self._states.take()
 
-    def rings(self, zeroed: bool = True) -> Buffer:
-        """The rings of one sequence, of zeros unless what they held will not be read."""
-        return self._rings.take(zeroed=zeroed)
+    def rings(self) -> Buffer:
+        """The rings of one sequence. What another has left in them is never read: rows are written first."""
+        return self._rings.take()
+
+    def prepare(self) -> bool:
+        """Get a slice of the memory for the next point, and for the state after it; False: it is all there.
+
+        Else the capture and the step after it would wait for pages, several times as long as for the copy.
+        """
+        states = (self._states,) if self.layout.state is not None else ()
+        captures = (self._captures,) if self.layout.rings else ()
+        return any(buffers.prepare() for buffers in (*states, *captures))
 
     def blank_point(self, n_tokens: int, n_logits: int = 0) -> Point:
         """A point whose bytes, and `n_logits` logits, are still to be filled in."""
@@ -202,8 +213,7 @@ class Tail:
         self._loaded = self._highest = point.n_tokens
         if not self._layout.rings:
             return
-        # other rows are never read; to make them zeros would take longer than all the rest
-        self._rings = rings if rings is not None else self._pool.rings(zeroed=False)
+        self._rings = rings if rings is not None else self._pool.rings()
         for i, rows in enumerate(point.rings):
             at = 0
             for run in self._ring_rows(i, point.n_tokens):

@@ -50,7 +50,8 @@ class BlockPool:
 
     A block's part in a group with a window can be given back while the block lives: such rows are there no
     more, and nobody may read, write or lend them. All parts together take at most `max_bytes` of memory
-    (None: what `n_blocks` take), free blocks included until their memory is wanted elsewhere.
+    (None: what `n_blocks` take), free blocks included until their memory is wanted elsewhere. `tail_bytes` is
+    `TailPool`'s `max_bytes`.
 
     All methods belong to one thread; only `Lease.release` may come from another.
     """
@@ -60,6 +61,7 @@ class BlockPool:
         layout: MemoryLayout,
         n_blocks: int,
         max_bytes: int | None = None,
+        tail_bytes: int | None = None,
     ) -> None:
         if n_blocks < 1:
             raise ValueError(f"a pool needs at least one block, not {n_blocks}")
@@ -67,7 +69,7 @@ class BlockPool:
         self.n_blocks = n_blocks
         self.max_bytes = max_bytes
         self.n_bytes = 0
-        self.tails = TailPool(layout.tail) if layout.tail is not None else None
+        self.tails = TailPool(layout.tail, tail_bytes) if layout.tail is not None else None
         # Of the group whose units are the largest: who lends a part of one has it stand still as a whole.
         self.unit = max((group.unit for group in layout.groups), default=1)
         self._arenas = [Arena(group, n_blocks) for group in layout.groups]

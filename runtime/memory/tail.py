@@ -97,6 +97,19 @@ class TailLayout:
         """Where each ring begins after `TailAddresses.rings`, then where the last one ends."""
         return tuple(accumulate((aligned(ring.n_bytes) for ring in self.rings), initial=0))
 
+    @property
+    def most_captured_bytes(self) -> int:
+        """Of the rings of a point, wherever it is."""
+        return sum((ring.back + ring.period - 1) * ring.row_bytes for ring in self.rings)
+
+    def memory_bytes(self, n_sequences: int, point_bytes: int) -> int:
+        """What so many sequences take, points of `point_bytes`, and the next point, before others go for it.
+
+        A sequence has two states, one to read and one to write.
+        """
+        a_sequence = 2 * self.state_bytes + self.ring_offsets[-1]
+        return n_sequences * a_sequence + point_bytes + self.state_bytes + self.most_captured_bytes
+
     def parts(self, n_tokens: int) -> tuple[Part, ...]:
         """What a point at `n_tokens` consists of: the state, then rings in order. None of them is empty."""
         state = () if self.state is None else (Part("state", self.state.layout_id, self.state.n_bytes),)

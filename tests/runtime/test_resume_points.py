@@ -152,3 +152,24 @@ def test_embeddings_of_one_request_do_not_see_the_tails_of_another(kind: str) ->
         for tokens, *vectors in zip(prompts, *(answer.vectors for answer in answers), strict=True):
             (alone,) = hidden_rows(loaded, tokens)
             assert all(np.array_equal(readout(alone), vector) for vector in vectors)
+
+
+@pytest.mark.parametrize("chunks", [(), (1,), (5, 3, 128)])
+def test_what_another_sequence_left_in_memory_is_never_read(
+    loaded: LoadedModel, chunks: tuple[int, ...]
+) -> None:
+    """Rings are not cleared for the next who has them, states not for who writes them: here they hold NaN."""
+    tokens = prompt(loaded, 300)
+    expected = all_logits(loaded, tokens)
+    sequence = LinearSequence(loaded.runner, 512)
+    tail = sequence._tail
+    assert tail is not None
+    tail.reserve(1)
+    for buffer in (tail._rings, tail._spare):
+        if buffer is not None:
+            buffer.bytes[:] = 0xFF
+    at = 0
+    for logits in sequence.evaluate(tokens, chunks):
+        assert np.array_equal(logits, expected[at : at + len(logits)])
+        at += len(logits)
+    assert at == len(tokens)

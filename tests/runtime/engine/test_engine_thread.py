@@ -1,9 +1,11 @@
 """The engine on its thread, with real time."""
 
 import logging
+import mmap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,16 +24,23 @@ from runtime.engine import (
     Started,
     StopReason,
 )
+from runtime.engine.resume import CheckpointPolicy
 from tests.runtime.engine.fakes import LETTERS, FakeRunner, Inbox
 from tests.runtime.engine.harness import GREEDY, expected, tokens
 from tests.runtime.engine.ports import DictStore
+from tests.runtime.engine.tailed import LAYOUTS, TailedRunner
 
 CONFIG = EngineConfig(n_slots=2, n_ctx=1024, n_blocks=24)
 
 
 class Running:
-    def __init__(self, port: MemoryPort | None = None, config: EngineConfig = CONFIG) -> None:
-        self.runner = FakeRunner()
+    def __init__(
+        self,
+        port: MemoryPort | None = None,
+        config: EngineConfig = CONFIG,
+        runner: FakeRunner | None = None,
+    ) -> None:
+        self.runner = runner or FakeRunner()
         self.inbox = Inbox()
         self.engine = Engine(self.runner, LETTERS, config, self.inbox.deliver, port)
         self.engine.start()
@@ -84,6 +93,28 @@ def test_an_idle_engine_uses_no_cpu(running: Running) -> None:
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.03
+
+
+@pytest.mark.parametrize(("max_count", "n_missing"), [(32, 0), (0, 2)])
+def test_memory_for_the_next_point_is_ready_when_the_engine_rests(max_count: int, n_missing: int) -> None:
+    """That is a state and a copy of rings, each of a page here; where no points are left, none."""
+    config = replace(CONFIG, checkpoints=CheckpointPolicy(max_count=max_count))
+    running = Running(config=config, runner=TailedRunner(LAYOUTS["hybrid"]))
+    running.submit(1, tokens(100))
+    running.inbox.wait(1, Finished)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.03
+    running.engine.close()
+    tails = running.engine._core.pool.tails
+    assert tails is not None
+    assert not (max_count and tails.prepare())
+    (kept,) = {tails._states._kept, tails._captures._kept}
+    n_before = kept.n_resident
+    held = [tails.state(), tails.captured_rings(100)]
+    assert kept.n_resident == n_before + n_missing * mmap.PAGESIZE
+    del held
 
 
 def test_a_cancelled_request_ends_within_one_step(running: Running) -> None:

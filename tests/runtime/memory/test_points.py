@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import threading
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from runtime.memory.buffers import Buffers
 from runtime.memory.points import Point, Tail, TailPool, in_use
 from runtime.memory.tail import RingLayout, StateLayout, TailAddresses, TailLayout
 
@@ -194,52 +192,6 @@ def test_states_that_nobody_refers_to_are_used_again() -> None:
     assert sequence.pool.n_states == 2
     sequence.tail.clear()
     assert (sequence.pool.n_states, sequence.pool.n_rings) == (0, 0)
-
-
-def test_a_reference_may_end_on_any_thread() -> None:
-    buffers = Buffers(100)
-    held = [[buffers.take() for _ in range(50)] for _ in range(4)]
-    threads = [threading.Thread(target=each.clear) for each in held]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert buffers.n_used == 0
-    taken = [buffers.take() for _ in range(200)]
-    assert len({buffer.address for buffer in taken}) == 200
-    assert all(buffer.address % 4096 == 0 for buffer in taken)
-
-
-def test_memory_that_is_let_go_returns_to_the_system_but_for_a_few_buffers() -> None:
-    buffers = Buffers(3 * 4096)
-    held = [buffers.take() for _ in range(10)]
-    for buffer in held:
-        buffer.bytes[:] = 0xEE
-    del buffer
-    held.clear()
-    again = [buffers.take() for _ in range(12)]
-    assert sum(bool(buffer.bytes.any()) for buffer in again) == 4
-    assert buffers.n_used == 12
-
-
-def test_a_smaller_buffer_gives_back_what_a_larger_one_had() -> None:
-    buffers = Buffers(4 * 4096)
-    buffers.take().bytes[:] = 0xEE
-    assert buffers.take(5000).bytes.all()
-    whole = buffers.take().bytes
-    assert whole[: 2 * 4096].all()
-    assert not whole[2 * 4096 :].any()
-
-
-def test_rings_of_one_conversation_are_not_shown_to_the_next() -> None:
-    pool = TailPool(LAYOUTS[0])
-    first = pool.rings()
-    first.bytes[:] = 0xEE
-    address = first.address
-    del first
-    second = pool.rings()
-    assert second.address == address
-    assert not second.bytes.any()
 
 
 @pytest.mark.parametrize(

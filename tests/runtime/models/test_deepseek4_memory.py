@@ -21,6 +21,7 @@ from runtime.plan.options import PlanOptions
 from runtime.plan.values import Heads
 from runtime.plan.weights import Weights
 from tests.shared_data import shared
+from tools import bench_capture
 
 N_CTX = 32768
 MIB = 1 << 20
@@ -71,6 +72,13 @@ def test_compressed_rows_take_their_bytes_per_token_and_no_more(layout: MemoryLa
     assert layout.block_bytes == 256 * (csa + index + hca) == 256 * 6880
     assert sorted(group.unit for group in layout.groups) == [16, 16, 128]
     assert layout.block_bytes * (N_CTX // 256) == 215 * MIB
+
+
+def test_emberd_bench_measures_a_tail_of_these_dimensions(layout: MemoryLayout) -> None:
+    assert layout.tail is not None
+    assert [(r.row_bytes, r.capacity, r.period, r.back) for r in layout.tail.rings] == [
+        (r.row_bytes, r.capacity, r.period, r.back) for r in bench_capture.FLASH.rings
+    ]
 
 
 def test_a_point_takes_at_most_17_1_mib_and_6_3_where_no_long_block_is_open(layout: MemoryLayout) -> None:
