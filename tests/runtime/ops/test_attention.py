@@ -215,16 +215,6 @@ def test_quantised_caches_hold_what_ggml_would_hold(keys: str, values: str) -> N
     assert np.abs(got - expected).max() < 1e-4
 
 
-def test_iq4_nl_caches_come_close() -> None:
-    """The reference library cannot write this type; its rounding error, about 1/25 of a block, bounds it."""
-    n = 200
-    with bench() as b:
-        exact, coarse = Layer(b, 4, 2, 64, 64, n, "f32"), Layer(b, 4, 2, 64, 64, n, "iq4_nl")
-        x = rows(n, exact.width)
-        a, c = (layer.step([(x, 0, layer.table())])[0] for layer in (exact, coarse))
-    assert 1e-3 < np.abs(a - c).mean() < 0.05
-
-
 @pytest.mark.parametrize("caches", ["f32", "q4_0"])
 def test_hadamard_rotation_leaves_attention_as_it_is(caches: str) -> None:
     """Up to rounding with exact caches; with coarse ones it tames the outlier that would spoil its block."""
