@@ -17,8 +17,9 @@ import pytest
 from tests.daemon.process import EmberdProcess
 from tests.runtime.evaluation import arch
 
-KINDS = ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3", "mamba2", "qwen35"))]
-"""A model for each kind of memory: rows of all positions, of a window, states, and both."""
+SLOW = ("gemma3", "mamba2", "qwen35", "deepseek2", "deepseek4")
+KINDS = ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+"""A model for each kind of memory: rows of all positions, of a window, states, both, latents, compressed."""
 
 N_CTX = 512
 SLOTS = 3

@@ -8,9 +8,9 @@ import trio
 
 from runtime.engine import CacheSource, EngineConfig
 from runtime.memory.sizing import pool_size, sequence_bytes
+from tests.daemon.engine_session import session
 from tests.daemon.process import EmberdProcess
 from tests.daemon.test_memory_use import anonymous
-from tests.daemon.test_resume_bits import session
 from tests.runtime.evaluation import DATA, all_logits, model
 
 GEMMA = DATA / "archs" / "gemma3.gguf"
@@ -31,18 +31,18 @@ def test_a_divergence_is_restored_as_far_as_the_store_has_rows_of_windows(
         other = np.concatenate([tokens[:n], tokens[:150]])
         cold = all_logits(loaded, other)[-1]
         async with session(loaded, tmp_path, EngineConfig(1, n_ctx, 32) if complete else tight) as s:
-            await s.complete(tokens, 1)
+            await s.ask(tokens, 1)
             assert s.store.flush(10)
         async with session(loaded, tmp_path, tight) as s:
-            done, _ = await s.logits(tokens)
-            assert (done.timings.cache_n, done.timings.cache_source) == (1899, CacheSource.STORE)
-            done, resumed = await s.logits(other)
-            assert np.array_equal(resumed[0], cold)
+            again = await s.ask(tokens, 3)
+            assert (again.cache_n, again.source) == (1899, CacheSource.STORE)
+            resumed = await s.ask(other, 3)
+            assert np.array_equal(resumed.logits[0], cold)
             if complete:
-                assert (done.timings.cache_n, done.timings.cache_source) == (n, CacheSource.STORE)
+                assert (resumed.cache_n, resumed.source) == (n, CacheSource.STORE)
             else:
-                assert done.timings.cache_n < n
-                assert "rows of windowed layers" in done.timings.cache_reason
+                assert resumed.cache_n < n
+                assert "rows of windowed layers" in resumed.reason
 
     with model(GEMMA, n_ctx=n_ctx, n_ubatch=n_ubatch, max_runs=1) as loaded:
         trio.run(main)
