@@ -74,6 +74,8 @@ def create_app(service: Service) -> ASGIApp:
     app.config["BODY_TIMEOUT"] = service.config.timeout
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     app.url_map.strict_slashes = False
+    # a model may be named by its path
+    app.url_map.merge_slashes = False
     assets = page.load_assets(service.config)
     _add_gate(app, service, assets)
     _add_errors(app)

@@ -1,6 +1,7 @@
 """The command line: ``emberd`` serves, ``emberd NAME`` runs one of the other commands."""
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
@@ -28,14 +29,25 @@ emberd COMMAND --help explains a command. Flags of serve:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. The exit status: 0, 1 for a failure told in one line on stderr, 2 for wrong usage."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run a command. The exit status: 0, 1 for a failure told in one line on stderr, 2 for wrong usage of
+    a tool, 130 when the terminal's signal came before there was anything to finish.
+    """
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
     if clash := _foreign_package():
         return _fail(f"the package {clash} installs a module `daemon` too: give emberd its own environment")
-    if arguments and arguments[0] in COMMANDS:
-        return _run_tool(arguments[0], arguments[1:])
-    if arguments and arguments[0] == "serve":
-        arguments = arguments[1:]
+    name = arguments[0] if arguments else ""
+    if name in COMMANDS:
+        return _run_tool(name, arguments[1:])
+    if name == "serve":
+        return _serve(arguments[1:])
+    if not name.startswith("-") and (meant := difflib.get_close_matches(name, [*COMMANDS, "serve"], 1, 0.75)):
+        return _fail(f"unknown command {name}, did you mean {meant[0]}?")
     return _serve(arguments)
 
 
@@ -72,6 +84,7 @@ def _serve(arguments: list[str]) -> int:
 
 def _run_tool(name: str, arguments: list[str]) -> int:
     from runtime.errors import RuntimeFault
+    from tools.errors import reason
 
     module_name, about = COMMANDS[name]
     tool = importlib.import_module(module_name)
@@ -84,9 +97,7 @@ def _run_tool(name: str, arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RuntimeFault, OSError) as error:
-        return _fail(str(error))
-    except KeyboardInterrupt:
-        return 130
+        return _fail(reason(error))
 
 
 def _foreign_package() -> str:
@@ -94,9 +105,12 @@ def _foreign_package() -> str:
     if getattr(daemon, "DISTRIBUTION", "") != "emberd":
         return str(getattr(daemon, "__file__", "daemon"))
     for distribution in distributions():
-        name = str(distribution.name)
-        if name != "emberd" and "daemon" in (distribution.read_text("top_level.txt") or "").split():
-            return name
+        # the name last: finding it means to parse a description of many pages
+        if (
+            "daemon" in (distribution.read_text("top_level.txt") or "").split()
+            and distribution.name != "emberd"
+        ):
+            return str(distribution.name)
     return ""
 
 

@@ -7,6 +7,7 @@ from daemon.memory_bridge import open_bridge
 from daemon.saves import Memory, NoMemory
 from runtime.model import LoadedModel
 from store import StoreBusy, StoreError
+from tools.errors import reason
 
 
 async def open_memory(config: Config, loaded: LoadedModel, client: EngineClient, name: str) -> Memory:
@@ -22,5 +23,5 @@ async def open_memory(config: Config, loaded: LoadedModel, client: EngineClient,
     except StoreBusy:
         raise
     except (StoreError, OSError) as error:
-        logger().warning("serving without a store", reason=str(error))
-        return NoMemory(client, str(error))
+        logger().warning("serving without a store", reason=reason(error))
+        return NoMemory(client, reason(error))

@@ -25,7 +25,7 @@ from daemon.systemd import Notifier
 from runtime.engine import Engine
 from runtime.errors import RuntimeFault
 from store import StoreBusy
-from tools.errors import FetchError
+from tools.errors import FetchError, reason
 
 _FLUSH_SECONDS = 10.0
 _FAREWELL_SECONDS = 1.0
@@ -48,7 +48,7 @@ def run(config: Config, warnings: tuple[str, ...]) -> int:
     try:
         configure_logs(config)
     except OSError as error:
-        raise StartFailed(f"--log-file: {error}") from None
+        raise StartFailed(f"--log-file: {reason(error)}") from None
     for warning in warnings:
         logger().warning(warning)
     daemon = Daemon(config)
@@ -81,7 +81,7 @@ class Daemon:
             service = Service(self.config)
             server = HttpServer(create_app(service), self.config, sockets)
         except (OSError, UsageError) as error:
-            self.failure = StartFailed(str(error))
+            self.failure = StartFailed(reason(error))
             return
         self.addresses = urls(sockets, tls=bool(self.config.ssl_cert_file))
         async with trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ class Daemon:
                         )
                         loaded.append(result)
                     except (RuntimeFault, FetchError, OSError, UsageError) as error:
-                        self.failure = StartFailed(str(error))
+                        self.failure = StartFailed(reason(error))
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(load)

@@ -58,7 +58,7 @@ class ChatTemplate:
         Raises ApiError 400 when the template refuses the conversation or fails on it.
         """
         try:
-            return self.try_render(messages, add_generation_prompt=add_generation_prompt, **variables)
+            return self.try_render(messages, {**variables, "add_generation_prompt": add_generation_prompt})
         except TemplateRefusal as error:
             raise invalid(f"The chat template refused the messages: {error.message}") from None
         except TemplateBudgetExceeded as error:
@@ -66,7 +66,7 @@ class ChatTemplate:
         except _TEMPLATE_FAULTS as error:
             raise invalid(f"The chat template failed on the messages: {error}") from None
 
-    def try_render(self, messages: Messages, **variables: Any) -> str:
+    def try_render(self, messages: Messages, variables: Mapping[str, Any]) -> str:
         """Render with the errors as they come."""
         now = datetime.now().astimezone()
         known = {
@@ -151,15 +151,15 @@ def _assistant(*calls: dict[str, Any], **more: Any) -> dict[str, Any]:
 def _probe(template: ChatTemplate) -> TemplateCaps:
     def shows(needle: str, messages: Messages, **variables: Any) -> bool:
         try:
-            text = template.try_render(messages, **{"add_generation_prompt": False, **variables})
+            text = template.try_render(messages, {"add_generation_prompt": False, **variables})
         except _TEMPLATE_FAULTS:
             return False
         return needle in text
 
     def differs(messages: Messages, **variables: Any) -> bool:
         try:
-            plain = template.try_render(messages, add_generation_prompt=True)
-            return template.try_render(messages, add_generation_prompt=True, **variables) != plain
+            plain = template.try_render(messages, {"add_generation_prompt": True})
+            return template.try_render(messages, {"add_generation_prompt": True, **variables}) != plain
         except _TEMPLATE_FAULTS:
             return False
 

@@ -13,12 +13,9 @@ from runtime.evaluate import LinearSequence
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.model import LoadedModel, ModelOptions, load_model
 from tools import bench_capture, bench_store
+from tools.arguments import sizes, whole
 from tools.llama_bench import Case, LlamaBench, ToolFailed
 from tools.random_models import RANDOM_MODELS, random_model
-
-
-def _sizes(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capture", action="store_true", help="no model: measure points of recurrent and compressed memory"
     )
     model.add_argument("--random", choices=sorted(RANDOM_MODELS), help="random weights of that architecture")
-    parser.add_argument("-p", "--n-prompt", type=_sizes, default=[512], help="prompt sizes, comma separated")
-    parser.add_argument("-n", "--n-gen", type=_sizes, default=[128], help="numbers of generated tokens")
-    parser.add_argument("-d", "--n-depth", type=_sizes, default=[0], help="tokens already in memory")
-    parser.add_argument("-t", "--threads", type=int, default=2)
-    parser.add_argument("-ub", "--ubatch-size", type=int, default=512)
-    parser.add_argument("-r", "--repetitions", type=int, default=5)
+    parser.add_argument(
+        "-p", "--n-prompt", type=sizes(0), default=[512], help="prompt sizes, comma separated"
+    )
+    parser.add_argument("-n", "--n-gen", type=sizes(0), default=[128], help="numbers of generated tokens")
+    parser.add_argument("-d", "--n-depth", type=sizes(0), default=[0], help="tokens already in memory")
+    parser.add_argument("-t", "--threads", type=whole(1, 1024), default=2)
+    parser.add_argument("-ub", "--ubatch-size", type=whole(1, 2**16), default=512)
+    parser.add_argument("-r", "--repetitions", type=whole(1), default=5)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-o", "--output", choices=("md", "json"), default="md")

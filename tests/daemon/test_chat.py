@@ -175,7 +175,7 @@ def test_template_variables_come_from_flags_and_requests() -> None:
     with RunningDaemon(*flags) as daemon:
         assert applied(daemon, messages=[USER]) == "red|False||hi"
         body: dict[str, Any] = {
-            "chat_template_kwargs": {"color": "blue", "messages": []},
+            "chat_template_kwargs": {"color": "blue", "messages": [], "self": 1, "template": 2},
             "reasoning_effort": "low",
         }
         assert applied(daemon, messages=[USER], **body) == "blue|False|low|hi"

@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from daemon.config import Config
+from daemon.loading import Prepared, Report
 from daemon.metrics import Throughput, exposition
 from daemon.native_format import timings_json
 from daemon.routes.slots import is_valid_name
@@ -21,7 +25,7 @@ from daemon.saves import (
     UnknownSave,
 )
 from runtime.engine import CacheSource, EngineStatistics, Timings
-from tests.daemon.harness import MODEL, RunningDaemon, tokenizer, until
+from tests.daemon.harness import MODEL, RunningDaemon, prepare_fake, tokenizer, until
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,18 @@ def test_models_describe_the_file(daemon: RunningDaemon) -> None:
     assert body["models"][0]["name"] == "test-model"
     assert daemon.client.get("/v1/models/test-model").json() == entry
     assert daemon.client.get("/v1/models/another").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["/models/a b.gguf", "USER/REPO:Q4_K_M"])
+def test_a_model_named_by_a_path_or_a_repository_is_found_by_its_name(name: str) -> None:
+    def prepare(config: Config, report: Report) -> Prepared:
+        prepared = prepare_fake(config, report)
+        return replace(prepared, model=replace(prepared.model, name=name, aliases=(name,)))
+
+    with RunningDaemon(prepare=prepare) as daemon:
+        for spelled in (quote(name), quote(name, safe="")):
+            assert daemon.client.get(f"/v1/models/{spelled}").json()["id"] == name
+        assert daemon.client.get("/v1/models/" + quote(name[1:])).status_code == 404
 
 
 def test_the_codex_command_line_finds_its_catalogue(daemon: RunningDaemon) -> None:
