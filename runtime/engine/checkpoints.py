@@ -42,8 +42,10 @@ class Checkpoints:
             return
         task = slot.task
         assert task is not None
-        sequence.capture(task.logits if task.logits_at == sequence.n_tokens else None)
-        self._thin_sequence(sequence, len(task.request.prompt))
+        n_prompt = len(task.request.prompt)
+        asked_again = releasing or sequence.n_tokens == n_prompt
+        sequence.capture(task.logits_after(sequence.n_tokens) if asked_again else None)
+        self._thin_sequence(sequence, n_prompt)
         self.fit(slots)
 
     def prepare(self) -> bool:

@@ -35,8 +35,13 @@ class Sampler:
         self._penalties = Penalties(params, n_ctx, history)
         self._bias = _bias(params, eog_ids)
 
+    @property
+    def changes_logits(self) -> bool:
+        """Does `sample` change what it is given? Else it only reads it."""
+        return self._penalties.active or bool(len(self._bias.ids))
+
     def sample(self, logits: Logits) -> TokenOutput:
-        """Choose the next token; `logits` float32 [n_vocab] is changed in place.
+        """Choose the next token; bias and penalties change `logits` float32 [n_vocab] in place.
 
         Raises `StepFailed` when no logit is finite, `NothingToSample` when none is after bias and penalties.
         """

@@ -24,7 +24,8 @@ class Phase(StrEnum):
 class Task:
     """A request with its progress. Times are seconds of the engine's clock; `answering`: the first token.
 
-    `turns` are the turns' starts where a point is due, `logits` those after the first `logits_at` tokens.
+    `turns` are the turns' starts where a point is due, `logits` those after the first `logits_at` tokens, for
+    as long as nothing has changed them.
     """
 
     request: GenerateRequest
@@ -39,11 +40,15 @@ class Task:
     logits_at: int = 0
 
     def keep_logits(self, logits: Logits, n_tokens: int) -> None:
-        """Keep a copy of the logits after `n_tokens` tokens, before sampling changes them."""
-        if self.logits is None:
-            self.logits = np.empty_like(logits)
-        self.logits[:] = logits
+        """Keep the logits after `n_tokens` tokens, which the next step overwrites.
+
+        They are for a point at this token, if there will be one; most samplers leave them as they are.
+        """
+        self.logits = logits.copy() if self.answer.sampler.changes_logits else logits
         self.logits_at = n_tokens
+
+    def logits_after(self, n_tokens: int) -> Logits | None:
+        return self.logits if self.logits_at == n_tokens else None
 
     def timings_at(self, now: float) -> Timings:
         """The timings so far, as a copy."""

@@ -63,6 +63,7 @@ class Stepper:
             step, blocked = self._build(shares)
             if step.runs:
                 self._stalled_since = None
+                self._forget_logits()
                 return step
             slots = [slot for slot in slots if slot.running and slot not in blocked]
         if any(slot.running for slot in self._core.slots):
@@ -128,6 +129,12 @@ class Stepper:
                 if slot.running:
                     assert task.logits is not None
                     self._advance(slot, task, task.logits.copy())
+
+    def _forget_logits(self) -> None:
+        """The step that is planned overwrites them, also if it is given up."""
+        for slot in self._core.slots:
+            if slot.task is not None:
+                slot.task.logits = None
 
     def _build(self, shares: list[Share]) -> tuple[Step, list[Slot]]:
         """The runs of the shares, and the slots that found no blocks for theirs."""

@@ -21,6 +21,7 @@ from runtime.engine.core import Core, Message
 from runtime.engine.sampling import Sampler
 from runtime.engine.stepping import Stepper
 from runtime.errors import StepCancelled, StepFailed
+from runtime.memory.node import Node
 from runtime.tokenizers import StreamDetokenizer
 from tests.runtime.engine.fakes import EOG, LETTERS, FakeRunner, FakeTokenizer, Oracle
 from tests.runtime.engine.ports import DictStore
@@ -35,6 +36,14 @@ def tokens(n: int, seed: int = 0) -> np.ndarray:
 
 def join(*parts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([np.asarray(part, np.int32) for part in parts])
+
+
+def node_tokens(node: Node) -> np.ndarray:
+    """All tokens up to the end of a node of the prefix index."""
+    path = [node]
+    while path[-1].parent is not None:
+        path.append(path[-1].parent)
+    return np.concatenate([np.frombuffer(n.key, np.int32) for n in reversed(path[:-1])])
 
 
 def expected(prompt: np.ndarray, n_predict: int, sampling: SamplingParams = GREEDY) -> list[int]:

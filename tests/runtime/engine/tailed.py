@@ -10,6 +10,7 @@ from runtime.engine import SamplingParams
 from runtime.engine.sampling import Sampler
 from runtime.errors import StepCancelled
 from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
+from runtime.memory.points import Point
 from runtime.memory.tail import RingLayout, StateLayout, TailLayout
 from runtime.runner import Run
 from tests.runtime.engine.fakes import EOG, FakeRunner, logits_of
@@ -74,6 +75,41 @@ class Growth:
         return logits_of([*rows, self.state, b"".join(self.needed(n))])
 
 
+class Truth:
+    """What follows from tokens, remembered because the same prefixes come again and again."""
+
+    def __init__(self, layout: MemoryLayout) -> None:
+        self._layout = layout
+        self._known: dict[bytes, Growth] = {b"": Growth(layout)}
+
+    def growth(self, tokens: npt.NDArray[np.int32]) -> Growth:
+        key = tokens.astype("<u2").tobytes()
+        if key not in self._known:
+            begun = self._known[max((k for k in self._known if key.startswith(k)), key=len)]
+            grown = Growth(self._layout)
+            grown.n_tokens, grown.state = begun.n_tokens, begun.state
+            grown.rings = [ring.copy() for ring in begun.rings]
+            grown.rows = [rows.copy() for rows in begun.rows]
+            for token in tokens[begun.n_tokens :].tolist():
+                grown.append(token)
+            self._known[key] = grown
+        return self._known[key]
+
+    def parts(self, tokens: npt.NDArray[np.int32]) -> list[bytes]:
+        grown, n = self.growth(tokens), len(tokens)
+        rings = (
+            b"".join(rows[p] for p in range(ring.first(n), n))
+            for ring, rows in zip(grown.tail.rings, grown.rings, strict=True)
+        )
+        return [part for part in (grown.state, *rings) if part]
+
+    def check(self, point: Point, tokens: npt.NDArray[np.int32]) -> None:
+        """The point, of a sequence that begins with `tokens`, is what its tokens leave, to the last bit."""
+        mine = tokens[: point.n_tokens]
+        assert [part.tobytes() for part in point.parts] == self.parts(mine)
+        assert point.logits is None or np.array_equal(point.logits, self.growth(mine).logits())
+
+
 def row_bytes(group: GroupLayout) -> int:
     return group.tile_bytes // (TILE if group.unit == TILE else 1)
 
@@ -106,8 +142,11 @@ class TailedRunner(FakeRunner):
         self.layout = layout
         assert layout.tail is not None
         self.tail = layout.tail
+        self._out = np.zeros((0, self.n_vocab), np.float32)
 
     def step(self, runs: list[Run]) -> npt.NDArray[np.float32]:
+        # As a real one, it overwrites what it returned before.
+        self._out[:] = np.nan
         self.before_step(runs)
         if self._cancelled.is_set():
             self._cancelled.clear()
@@ -120,7 +159,8 @@ class TailedRunner(FakeRunner):
         for run in runs:
             self._store(run, self._grown(run))
         out = [self._read(run, run.start + len(run.tokens)).logits() for run in runs if run.logits == "last"]
-        return np.array(out, np.float32).reshape(len(out), self.n_vocab)
+        self._out = np.array(out, np.float32).reshape(len(out), self.n_vocab)
+        return self._out
 
     def clear_rows(self, addresses: tuple[int, ...], first: int, end: int) -> None:
         for group, address in zip(self.layout.groups, addresses, strict=True):

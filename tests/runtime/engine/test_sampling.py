@@ -212,3 +212,31 @@ def test_extreme_parameters_still_choose_a_token() -> None:
         SamplingParams(seed=1, min_keep=10**9, top_k=0),
     ):
         assert 0 <= Sampler(p, HISTORY, EOG, 4096).sample(row(4)).id < N_VOCAB
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    params=st.builds(
+        SamplingParams,
+        seed=st.just(3),
+        temperature=st.sampled_from((0.0, 0.7)),
+        top_k=st.sampled_from((0, 1, 40)),
+        top_p=st.sampled_from((0.5, 1.0)),
+        min_p=st.sampled_from((0.0, 0.1)),
+        typical_p=st.sampled_from((0.5, 1.0)),
+        repeat_last_n=st.sampled_from((-1, 0, 8)),
+        repeat_penalty=st.sampled_from((1.0, 1.3)),
+        frequency_penalty=st.sampled_from((0.0, 0.5)),
+        presence_penalty=st.sampled_from((0.0, 0.5)),
+        logit_bias=st.sampled_from(((), ((5, 2.0),))),
+        ignore_eos=st.booleans(),
+        n_probs=st.sampled_from((0, 3)),
+        post_sampling_probs=st.booleans(),
+    )
+)
+def test_a_sampler_changes_logits_only_if_it_says_so(params: SamplingParams) -> None:
+    sampler = Sampler(params, HISTORY, EOG, 100)
+    for seed in range(3):
+        logits = row(seed)
+        sampler.sample(logits)
+        assert sampler.changes_logits or (logits == row(seed)).all()

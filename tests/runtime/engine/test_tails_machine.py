@@ -12,45 +12,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from runtime.engine.lending import lend
 from runtime.engine.port import PrefixSnapshot
 from runtime.errors import PoolExhausted, StepCancelled
-from runtime.memory.layout import BLOCK, MemoryLayout
-from runtime.memory.points import Point
+from runtime.memory.layout import BLOCK
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import Node, PrefixIndex
 from runtime.memory.sequence import BlockSequence
 from runtime.runner import Run
-from tests.runtime.engine.tailed import LAYOUTS, N_UBATCH, Growth, TailedRunner
+from tests.runtime.engine.harness import node_tokens
+from tests.runtime.engine.tailed import LAYOUTS, N_UBATCH, TailedRunner, Truth
 
 CAPACITY = 3 * BLOCK
 TOKENS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from((1, 5, 16, 63, 64))), min_size=1, max_size=3)
-
-
-class Truth:
-    """What follows from tokens, remembered because the same prefixes come again and again."""
-
-    def __init__(self, layout: MemoryLayout) -> None:
-        self._layout = layout
-        self._known: dict[bytes, Growth] = {b"": Growth(layout)}
-
-    def growth(self, tokens: np.ndarray) -> Growth:
-        key = tokens.astype(np.uint8).tobytes()
-        if key not in self._known:
-            begun = self._known[max((k for k in self._known if key.startswith(k)), key=len)]
-            grown = Growth(self._layout)
-            grown.n_tokens, grown.state = begun.n_tokens, begun.state
-            grown.rings = [ring.copy() for ring in begun.rings]
-            grown.rows = [rows.copy() for rows in begun.rows]
-            for token in key[begun.n_tokens :]:
-                grown.append(token)
-            self._known[key] = grown
-        return self._known[key]
-
-    def parts(self, tokens: np.ndarray) -> list[bytes]:
-        grown, n = self.growth(tokens), len(tokens)
-        rings = (
-            b"".join(rows[p] for p in range(ring.first(n), n))
-            for ring, rows in zip(grown.tail.rings, grown.rings, strict=True)
-        )
-        return [part for part in (grown.state, *rings) if part]
 
 
 class Memory(RuleBasedStateMachine):
@@ -195,10 +166,10 @@ class Memory(RuleBasedStateMachine):
             start = len(tokens) - node.n_rows
             for row, point in node.points.items():
                 assert (point.n_tokens, 1 <= row <= node.n_rows) == (start + row, True)
-                self._check(point, tokens)
+                self.truth.check(point, tokens)
         for sequence in self.live:
             for point in sequence.own_points:
-                self._check(point, sequence.tokens)
+                self.truth.check(point, sequence.tokens)
 
     @invariant()
     def bytes_of_points_equal_a_recount(self) -> None:
@@ -230,18 +201,8 @@ class Memory(RuleBasedStateMachine):
     def _run(self, sequence: BlockSequence, tokens: np.ndarray) -> Run:
         return Run(tokens, sequence.n_tokens, sequence.tables, "last", sequence.tail)
 
-    def _check(self, point: Point, tokens: np.ndarray) -> None:
-        assert [part.tobytes() for part in point.parts] == self.truth.parts(tokens[: point.n_tokens])
-
     def _nodes(self) -> list[tuple[Node, np.ndarray]]:
-        found = []
-        for node in self.index.nodes():
-            path = [node]
-            while path[-1].parent is not None:
-                path.append(path[-1].parent)
-            keys = [np.frombuffer(n.key, np.int32) for n in reversed(path[:-1])]
-            found.append((node, np.concatenate(keys)))
-        return found
+        return [(node, node_tokens(node)) for node in self.index.nodes()]
 
     def _farthest(self, wanted: np.ndarray) -> int:
         best = 0
