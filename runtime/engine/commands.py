@@ -98,3 +98,16 @@ class SlotErased(SlotAnswer):
 class TextForgotten(SlotAnswer):
     n_blocks: int
     error: Exception | None = None
+
+
+def refusal(command: SlotCommand, error: Exception) -> SlotAnswer:
+    """The answer to a command that cannot be carried out."""
+    match command:
+        case CaptureSlot(ticket):
+            return SlotCaptured(ticket, None, error)
+        case EraseSlot(ticket):
+            return SlotErased(ticket, 0, error)
+        case ForgetText(ticket):
+            return TextForgotten(ticket, 0, error)
+        case InstallPrefix(ticket):
+            return PrefixInstalled(ticket, 0, error=error)

@@ -6,9 +6,8 @@ the model computes in between, `take_events` hands out what happened. Nothing he
 
 import itertools
 import logging
-import sys
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -25,11 +24,12 @@ from runtime.engine.commands import (
     SlotCommand,
     SlotErased,
     TextForgotten,
+    refusal,
 )
 from runtime.engine.config import EngineConfig
 from runtime.engine.counters import Counters
 from runtime.engine.forgetting import forget, in_use
-from runtime.engine.lending import ClearRows, can_lend_end, is_whole, lend
+from runtime.engine.lending import ClearRows, Lender
 from runtime.engine.messages import (
     CacheSource,
     EngineStatistics,
@@ -43,19 +43,17 @@ from runtime.engine.messages import (
     StopReason,
     Timings,
 )
-from runtime.engine.port import LoadDone, LookupDone, MemoryPort, PrefixSnapshot
+from runtime.engine.port import LoadDone, LookupDone, MemoryPort
 from runtime.engine.restore import Restored, Restorer, Wanted
 from runtime.engine.resume import CacheReason, spaced_turns
 from runtime.engine.schedule import SlotView, choose_slot
 from runtime.engine.slot import Phase, Slot, Task
 from runtime.engine.validation import check_prefix, check_request, no_such_slot
 from runtime.errors import InvalidRequest, PoolExhausted, QueueFull
-from runtime.memory.layout import TILE, MemoryLayout
-from runtime.memory.points import Point
+from runtime.memory.layout import MemoryLayout
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import PrefixIndex, common_prefix
 from runtime.memory.sequence import BlockSequence
-from runtime.memory.sizing import window_bytes
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +89,7 @@ class Core:
         self._n_vocab = n_vocab
         self._eog_ids = eog_ids
         self._decoder = decoder
-        self._port = port
-        self._wake = wake
-        self._clear_rows = clear_rows
+        self.lender = Lender(self.pool, port, config, wake, clear_rows)
         self._restorer = Restorer(self.index, port, self._allocate, config.restore_seconds, clock, n_vocab)
         self._waiting: deque[tuple[int, GenerateRequest]] = deque()
         self._deferred: deque[SlotCommand] = deque()
@@ -131,7 +127,7 @@ class Core:
                 if 0 <= message.id_slot < len(self.slots):
                     self._deferred.append(message)
                 else:
-                    self._refuse(message, no_such_slot(message.id_slot, len(self.slots)))
+                    self.emit(refusal(message, no_such_slot(message.id_slot, len(self.slots))))
 
     def expire(self) -> None:
         """Go on without the store where it took too long."""
@@ -151,7 +147,7 @@ class Core:
                 self._deferred.append(command)
             else:
                 self._run(command)
-        self._offer_again()
+        self.lender.offer_again(self.slots)
         for entry in list(self._waiting):
             if not any(slot.idle for slot in self.slots):
                 return
@@ -185,7 +181,7 @@ class Core:
         slot.sequence.truncate(slot.sequence.n_tokens)
         slot.sequence.publish_tail()
         self.checkpoints.passed(slot, self.slots, releasing=True)
-        self.offer(slot, slot.sequence.n_tokens, "release")
+        self.lender.offer(slot, slot.sequence.n_tokens, "release")
         self._rest(slot)
 
     def fail(self, slot: Slot, error: Exception) -> None:
@@ -205,19 +201,6 @@ class Core:
         slot.sequence.clear()
         self._rest(slot)
 
-    def offer(self, slot: Slot, n_tokens: int, why: str) -> None:
-        """Lend a prefix to the store, unless the request or its length speaks against it."""
-        too_few = n_tokens < max(TILE, self.pool.unit, self.config.offer_min_tokens)
-        slot.owes_end = False
-        if self._port is None or too_few or slot.sequence.private:
-            return
-        points = [p for p in slot.sequence.points() if not p.offered and p.n_tokens <= n_tokens]
-        snapshot = self._lend(slot, n_tokens, why, points)
-        slot.owes_end = why == "release" and not is_whole(self.pool, snapshot)
-        for point in points:
-            point.offered = point.n_tokens <= len(snapshot.tokens)
-        self._port.offer(snapshot)
-
     def reclaim(self) -> bool:
         """Empty the idle slot that was unused the longest, so that its blocks can be evicted."""
         idle = [slot for slot in self.slots if slot.idle and slot.sequence.n_tokens]
@@ -231,11 +214,11 @@ class Core:
         while self._waiting:
             self.emit(Failed(self._waiting.popleft()[1].request_id, error))
         while self._deferred:
-            self._refuse(self._deferred.popleft(), error)
+            self.emit(refusal(self._deferred.popleft(), error))
         for slot in self.slots:
             self._restorer.abandon(slot)
             if slot.install is not None:
-                self._refuse(slot.install, error)
+                self.emit(refusal(slot.install, error))
                 self._rest(slot)
             elif not slot.idle:
                 self.fail(slot, error)
@@ -245,10 +228,10 @@ class Core:
         while self._waiting:
             self._finish_unstarted(self._waiting.popleft()[1], StopReason.CANCELLED)
         while self._deferred:
-            self._refuse(self._deferred.popleft(), InvalidRequest("the engine is shutting down"))
+            self.emit(refusal(self._deferred.popleft(), InvalidRequest("the engine is shutting down")))
         for slot in self.slots:
             if slot.install is not None:
-                self._refuse(slot.install, InvalidRequest("the engine is shutting down"))
+                self.emit(refusal(slot.install, InvalidRequest("the engine is shutting down")))
                 self._restorer.abandon(slot)
                 self._rest(slot)
             elif not slot.idle:
@@ -361,12 +344,12 @@ class Core:
         match command:
             case CaptureSlot(ticket):
                 if not slot.sequence.n_tokens:
-                    self._refuse(command, InvalidRequest(f"slot {slot.id} is empty"))
+                    self.emit(refusal(command, InvalidRequest(f"slot {slot.id} is empty")))
                     return
                 try:
-                    snapshot = self._capture(slot)
+                    snapshot = self.lender.save(slot)
                 except PoolExhausted as exhausted:
-                    self._refuse(command, exhausted)
+                    self.emit(refusal(command, exhausted))
                 else:
                     self.emit(SlotCaptured(ticket, snapshot))
             case EraseSlot(ticket):
@@ -374,23 +357,12 @@ class Core:
             case InstallPrefix(_, _, root, tokens):
                 error = check_prefix(tokens, self.config.n_ctx, self._n_vocab)
                 if error is not None:
-                    self._refuse(command, error)
+                    self.emit(refusal(command, error))
                     return
                 slot.install = command
                 slot.phase = Phase.RESTORING
                 slot.last_used = next(self._uses)
                 self._restore(slot, Wanted(root, tokens, len(tokens), keep=True))
-
-    def _refuse(self, command: SlotCommand, error: Exception) -> None:
-        match command:
-            case CaptureSlot(ticket):
-                self.emit(SlotCaptured(ticket, None, error))
-            case EraseSlot(ticket):
-                self.emit(SlotErased(ticket, 0, error))
-            case ForgetText(ticket):
-                self.emit(TextForgotten(ticket, 0, error))
-            case InstallPrefix(ticket):
-                self.emit(PrefixInstalled(ticket, 0, error=error))
 
     def _erase(self, slot: Slot) -> int:
         sequence = slot.sequence
@@ -415,41 +387,6 @@ class Core:
         else:
             timings.prompt_ms = (now - task.started) * 1e3
             self.counters.prompt_ms += timings.prompt_ms
-
-    def _capture(self, slot: Slot) -> PrefixSnapshot:
-        """All that the slot remembers, with every point and one at its end."""
-        sequence = slot.sequence
-        points = sequence.points()
-        if sequence.has_tail and sequence.point_here() is None:
-            points.append(sequence.snapshot())
-        return self._lend(slot, sequence.n_tokens, "save", points)
-
-    def _lend(self, slot: Slot, n_tokens: int, why: str, points: Sequence[Point]) -> PrefixSnapshot:
-        spare, ends = self.config.lent_bytes, self._end_bytes(why)
-        return lend(
-            self.pool, slot.sequence, n_tokens, why, self._wake, self._clear_rows, points, spare, ends
-        )
-
-    def _end_bytes(self, why: str) -> int:
-        """How much of windows may be lent beyond what is spare: no answer shall wait until it comes back.
-
-        There is room for the ends of prompts and answers; a save is worth a wait.
-        """
-        if why == "interval":
-            return 0
-        return sys.maxsize if why == "save" else self.config.n_slots * window_bytes(self.pool.layout)
-
-    def _offer_again(self) -> None:
-        """What could not be lent of windows at an answer's end is lent when the store gives others back."""
-        for slot in self.slots:
-            if (
-                slot.idle
-                and slot.owes_end
-                and can_lend_end(self.pool, slot.sequence, self.config.lent_bytes, self._end_bytes("release"))
-            ):
-                self.offer(slot, slot.sequence.n_tokens, "release")
-                # Once: what comes back of this very loan must not start the next.
-                slot.owes_end = False
 
     def _allocate(self, without: Collection[int] = ()) -> int:
         while True:

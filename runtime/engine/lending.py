@@ -1,16 +1,86 @@
 """Prefixes lent to the store."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 
-from runtime.engine.port import BlockViews, PointViews, PrefixSnapshot
+from runtime.engine.config import EngineConfig
+from runtime.engine.port import BlockViews, MemoryPort, PointViews, PrefixSnapshot
+from runtime.engine.slot import Slot
 from runtime.errors import PoolExhausted
-from runtime.memory.layout import BLOCK
+from runtime.memory.layout import BLOCK, TILE
 from runtime.memory.points import Point
 from runtime.memory.pool import BlockPool
 from runtime.memory.sequence import BlockSequence
+from runtime.memory.sizing import window_bytes
 
 ClearRows = Callable[[tuple[int, ...], int, int], None]
 """`runtime.runner.Runner.clear_rows`"""
+
+
+class Lender:
+    """Lends what slots remember: to the store as a request goes on, and to whoever saves a slot.
+
+    `returned` is called on a borrower's thread when a loan comes back.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        port: MemoryPort | None,
+        config: EngineConfig,
+        returned: Callable[[], None],
+        clear_rows: ClearRows,
+    ) -> None:
+        self._pool = pool
+        self._port = port
+        self._config = config
+        self._returned = returned
+        self._clear_rows = clear_rows
+
+    def offer(self, slot: Slot, n_tokens: int, why: str) -> None:
+        """Lend a prefix to the store, unless the request or its length speaks against it."""
+        too_few = n_tokens < max(TILE, self._pool.unit, self._config.offer_min_tokens)
+        slot.owes_end = False
+        if self._port is None or too_few or slot.sequence.private:
+            return
+        points = [p for p in slot.sequence.points() if not p.offered and p.n_tokens <= n_tokens]
+        snapshot = self._lend(slot, n_tokens, why, points)
+        slot.owes_end = why == "release" and not is_whole(self._pool, snapshot)
+        for point in points:
+            point.offered = point.n_tokens <= len(snapshot.tokens)
+        self._port.offer(snapshot)
+
+    def offer_again(self, slots: Iterable[Slot]) -> None:
+        """What could not be lent of windows at an answer's end is lent when the store gives others back."""
+        spare, ends = self._config.lent_bytes, self._end_bytes("release")
+        for slot in slots:
+            if slot.idle and slot.owes_end and can_lend_end(self._pool, slot.sequence, spare, ends):
+                self.offer(slot, slot.sequence.n_tokens, "release")
+                # Once: what comes back of this very loan must not start the next.
+                slot.owes_end = False
+
+    def save(self, slot: Slot) -> PrefixSnapshot:
+        """All that the slot remembers, with every point and one at its end. Errors: PoolExhausted."""
+        sequence = slot.sequence
+        points = sequence.points()
+        if sequence.has_tail and sequence.point_here() is None:
+            points.append(sequence.snapshot())
+        return self._lend(slot, sequence.n_tokens, "save", points)
+
+    def _lend(self, slot: Slot, n_tokens: int, why: str, points: Sequence[Point]) -> PrefixSnapshot:
+        spare, ends = self._config.lent_bytes, self._end_bytes(why)
+        return lend(
+            self._pool, slot.sequence, n_tokens, why, self._returned, self._clear_rows, points, spare, ends
+        )
+
+    def _end_bytes(self, why: str) -> int:
+        """How much of windows may be lent beyond what is spare: no answer shall wait until it comes back.
+
+        There is room for the ends of prompts and answers; a save is worth a wait.
+        """
+        if why == "interval":
+            return 0
+        return sys.maxsize if why == "save" else self._config.n_slots * window_bytes(self._pool.layout)
 
 
 def lend(

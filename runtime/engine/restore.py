@@ -13,7 +13,7 @@ from runtime.engine.slot import Slot
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import BLOCK
 from runtime.memory.points import Point
-from runtime.memory.prefix import Match, PrefixIndex, common_prefix
+from runtime.memory.prefix import PrefixIndex, common_prefix
 from runtime.memory.sequence import BlockSequence
 
 
@@ -49,6 +49,15 @@ class Wanted:
 
     def usable_point(self, point: Point) -> bool:
         return self.usable(point.n_tokens, point.logits is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A prefix in RAM, and how it becomes the slot's sequence; `point` is where it is taken up, if at one."""
+
+    candidate: Candidate
+    take_up: Callable[[int], BlockSequence]
+    point: Point | None = None
 
 
 @dataclass(slots=True)
@@ -147,56 +156,66 @@ class Restorer:
     def _from_ram(self, slot: Slot, wanted: Wanted) -> tuple[Resume, Logits | None]:
         """Find the longest prefix in the slot itself or in the index and make it the slot's sequence."""
         own = slot.sequence
+        ways = (*self._own_ways(own, wanted), self._indexed_way(own, wanted))
+        ram = resume_point(wanted.limit + 1, [way.candidate for way in ways])
+        if ram.candidate is None:
+            return ram, None
+        way = ways[ram.candidate]
+        slot.sequence = way.take_up(ram.n)
+        return ram, _logits(way.point, wanted)
+
+    def _own_ways(self, own: BlockSequence, wanted: Wanted) -> tuple[_Way, ...]:
+        """The slot's sequence as far back as it can go exactly, and at a point that only it may have."""
         same = own.root == wanted.root
         n_own = common_prefix(own.tokens, wanted.tokens) if same else 0
-        match = self._index.match(wanted.root, wanted.tokens)
-        kept, found = self._points(own, n_own, wanted) if own.has_tail else (None, None)
-        of_own, of_index = (
-            (own.n_tokens if same else 0, n_own),
-            (match.n_tokens + match.diverges, match.n_tokens),
-        )
+        known = (own.n_tokens if same else 0, n_own)
         back = own.truncatable(min(n_own, wanted.limit)) if same else 0
-        if own.has_tail:
-            candidates = (
-                Candidate(*of_own, CacheSource.RAM, back),
-                _at(kept, of_own),
-                _at(found[1] if found is not None else None, of_index, match.evicted),
-            )
-        else:
-            indexed = self._index.resumable(match, wanted.limit)
-            candidates = (
-                _up_to(back, of_own, wanted),
-                Candidate(0, 0, CacheSource.RAM),
-                _up_to(indexed, of_index, wanted, match.evicted),
-            )
-        ram = resume_point(wanted.limit + 1, candidates)
-        point = None
-        if ram.candidate == 2:
-            match, point = found if found is not None else (match.cut(ram.n), None)
-            own.clear()
-            slot.sequence = BlockSequence(self._index, wanted.root, own.capacity, wanted.private)
-            slot.sequence.adopt(match, wanted.tokens, point)
-        elif ram.candidate is not None:
-            if ram.candidate == 1 and kept is not None:
-                own.return_to(kept)
-                point = kept
-            else:
-                own.truncate(ram.n)
+
+        def go_on() -> BlockSequence:
             own.private = wanted.private
             own.publish()
-        return ram, _logits(point, wanted)
+            return own
 
-    def _points(
-        self, own: BlockSequence, n_own: int, wanted: Wanted
-    ) -> tuple[Point | None, tuple[Match, Point] | None]:
-        """The farthest usable point of those that only the sequence has, and of those in the index."""
-        kept = (
+        def truncate(n_tokens: int) -> BlockSequence:
+            own.truncate(n_tokens)
+            return go_on()
+
+        if not own.has_tail:
+            return (_Way(_up_to(back, known, wanted), truncate),)
+        usable = (
             p
             for p in own.own_points
             if p.n_tokens <= n_own and wanted.usable_point(p) and own.has_windows(p.n_tokens)
         )
-        found = self._index.match_point(wanted.root, wanted.tokens, wanted.usable_point)
-        return max(kept, key=lambda point: point.n_tokens, default=None), found
+        point = max(usable, key=lambda p: p.n_tokens, default=None)
+
+        def return_to_point(_: int) -> BlockSequence:
+            assert point is not None
+            own.return_to(point)
+            return go_on()
+
+        here = Candidate(*known, CacheSource.RAM, back)
+        return _Way(here, truncate), _Way(_at(point, known), return_to_point, point)
+
+    def _indexed_way(self, own: BlockSequence, wanted: Wanted) -> _Way:
+        """What the index has of the prefix, in place of the slot's own sequence."""
+        match, point = self._index.match(wanted.root, wanted.tokens), None
+        known = (match.n_tokens + match.diverges, match.n_tokens)
+        if own.has_tail:
+            found = self._index.match_point(wanted.root, wanted.tokens, wanted.usable_point)
+            candidate = _at(found[1] if found is not None else None, known, match.evicted)
+            match, point = found if found is not None else (match, None)
+        else:
+            n = self._index.resumable(match, wanted.limit)
+            candidate = _up_to(n, known, wanted, match.evicted)
+
+        def adopt(n_tokens: int) -> BlockSequence:
+            own.clear()
+            sequence = BlockSequence(self._index, wanted.root, own.capacity, wanted.private)
+            sequence.adopt(match.cut(n_tokens), wanted.tokens, point)
+            return sequence
+
+        return _Way(candidate, adopt, point)
 
     def _look_up(self, ticket: int, pending: _Pending, n_tokens: int) -> None:
         """Ask what the store has of the first `n_tokens`: where they end decides which rows that takes."""

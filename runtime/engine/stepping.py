@@ -97,7 +97,7 @@ class Stepper:
                 self._offer_windows(slot, run.start)
                 self._prefilled(slot, task, len(run.tokens))
             elif slot.sequence.n_tokens % BLOCK == 0:
-                core.offer(slot, slot.sequence.n_tokens, "interval")
+                core.lender.offer(slot, slot.sequence.n_tokens, "interval")
             if mine is not None and slot.phase is Phase.DECODE:
                 self._advance(slot, task, mine)
 
@@ -160,7 +160,7 @@ class Stepper:
         if n // _OFFERED_AT == start // _OFFERED_AT or not pool.layout.windowed:
             return
         if pool.shortage(n_blocks=-(-slot.demand().n_prefill // BLOCK)):
-            self._core.offer(slot, n // BLOCK * BLOCK, "interval")
+            self._core.lender.offer(slot, n // BLOCK * BLOCK, "interval")
 
     def _prefilled(self, slot: Slot, task: Task, n_rows: int) -> None:
         core = self._core
@@ -172,7 +172,7 @@ class Stepper:
             return
         # Without its point, a model with a tail could not use the last block.
         n_offered = n_prompt if slot.sequence.has_tail else n_prompt // BLOCK * BLOCK
-        core.offer(slot, n_offered, "prompt_end")
+        core.lender.offer(slot, n_offered, "prompt_end")
         if task.request.n_predict == 0:
             core.release(slot, StopReason.LIMIT)
             return
