@@ -93,15 +93,28 @@ def load_model(
     """Open, check, pack and compile.
 
     `progress(stage, share)` is called with stage "load" while weights are packed and "compile" while kernels
-    are compiled or loaded from the cache. Errors: ModelError, also for a file that changes meanwhile.
+    are compiled or loaded from the cache. Errors: ModelError, also for a file that changes meanwhile. Then
+    nothing of it stays mapped.
     """
     file = open_model(path, overrides=options.overrides)
+    try:
+        return _load(file, options, progress)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _load(
+    file: ModelFile, options: ModelOptions, progress: Callable[[str, float], None] | None
+) -> LoadedModel:
     build = builder(file.architecture, draft=options.draft)
     tokenizer = load_tokenizer(file)
     n_ctx_train = file.get_int(file.arch_key("context_length"))
     n_ctx = options.n_ctx or n_ctx_train
     if n_ctx == 0:
-        raise ModelError(f"{path.name}: {file.arch_key('context_length')} is 0 and no context size was given")
+        raise ModelError(
+            f"{file.path.name}: {file.arch_key('context_length')} is 0 and no context size was given"
+        )
     if is_encoder(file):
         options = replace(
             options, embeddings=True, key_type="f32", value_type="f32", rotate_k=False, rotate_v=False
