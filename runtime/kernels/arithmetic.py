@@ -142,6 +142,25 @@ def lane_index(typingctx):
     return i32v(), codegen
 
 
+def _butterfly(half):
+    @intrinsic
+    def butterfly(typingctx, v):
+        """Of lanes `half` apart the sum in the lower one, the difference in the upper one."""
+
+        def codegen(cx, b, sig, args):
+            x, lanes = args[0], range(LANES)
+            other = b.shuffle_vector(x, x, ir.Constant(ir.VectorType(I32, LANES), [i ^ half for i in lanes]))
+            upper = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [bool(i & half) for i in lanes])
+            return b.select(upper, b.fsub(other, x), b.fadd(x, other))
+
+        return v(v), codegen
+
+    return butterfly
+
+
+butterfly1, butterfly2, butterfly4, butterfly8 = map(_butterfly, (1, 2, 4, 8))
+
+
 @intrinsic
 def i32_to_f32(typingctx, v):
     def codegen(cx, b, sig, args):

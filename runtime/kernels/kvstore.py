@@ -30,7 +30,18 @@ from runtime.kernels.attention_layer import (
 )
 from runtime.kernels.job import ROW_POSITION, ROW_RUN, ROWS, RUN_BLOCKS, RUN_TABLE, RUN_WORDS
 from runtime.kernels.rope import NORM, rotate_neox, rotate_norm
-from runtime.kernels.simd import LANES, inline, ld_f32, ld_i64, load_f32, splat_f32, st_f32, store
+from runtime.kernels.simd import (
+    LANES,
+    butterfly1,
+    butterfly2,
+    butterfly4,
+    butterfly8,
+    inline,
+    ld_i64,
+    load_f32,
+    splat_f32,
+    store,
+)
 from runtime.kernels.tape import JOB_VARS, Op, arg, call_op
 from runtime.memory.layout import BLOCK, TILE
 from runtime.team import grab
@@ -45,14 +56,9 @@ def hadamard(x, d):
     """
     n = d & -d
     scale = splat_f32(nb.float32(1.0) / np.sqrt(nb.float32(n)))
-    half = 1
-    while half < LANES:
-        for i in range(0, d, 2 * half):
-            for j in range(i, i + half):
-                u, v = ld_f32(x + 4 * j), ld_f32(x + 4 * (j + half))
-                st_f32(x + 4 * j, u + v)
-                st_f32(x + 4 * (j + half), u - v)
-        half *= 2
+    for i in range(0, d, LANES):
+        store(x + 4 * i, butterfly8(butterfly4(butterfly2(butterfly1(load_f32(x + 4 * i))))))
+    half = LANES
     while half < n:
         for i in range(0, d, 2 * half):
             for j in range(i, i + half, LANES):
