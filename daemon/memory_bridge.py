@@ -51,6 +51,7 @@ from runtime.engine.port import (
     StoredPoint,
 )
 from runtime.errors import InvalidRequest
+from runtime.kernels import summed_copy
 from runtime.memory.layout import BLOCK
 from runtime.memory.prefix import Render
 from runtime.memory.tail import ALIGNMENT
@@ -465,7 +466,9 @@ async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient,
         Path(config.store_path),
         budget_bytes=config.store_budget or None,
         max_points=max(MAX_POINTS, config.ctx_checkpoints),
+        copy=summed_copy.copy_and_sum,
     )
+    await trio.to_thread.run_sync(summed_copy.warm_up)
     files = Path(config.slot_save_path) if config.slot_save_path else None
     if files is not None:
         files.mkdir(parents=True, exist_ok=True, mode=0o700)

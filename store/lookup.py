@@ -115,7 +115,12 @@ class Finder:
 
 
 def copy_block(
-    environment: Environment, txn: Txn, ref: BlockRef, wanted: Sequence[Segment], scratch: parts.Bytes
+    environment: Environment,
+    txn: Txn,
+    ref: BlockRef,
+    wanted: Sequence[Segment],
+    scratch: parts.Bytes,
+    copy: parts.Copy,
 ) -> Loaded:
     """Fill the destinations in `wanted` with the first bytes of the block's segments.
 
@@ -133,12 +138,17 @@ def copy_block(
         if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
             return Loaded(False, f"block {ref.index} has another layout")
     for want in wanted:
-        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch)
+        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch, copy)
     return Loaded(True)
 
 
 def copy_point(
-    environment: Environment, txn: Txn, ref: PointRef, wanted: Sequence[Segment], scratch: parts.Bytes
+    environment: Environment,
+    txn: Txn,
+    ref: PointRef,
+    wanted: Sequence[Segment],
+    scratch: parts.Bytes,
+    copy: parts.Copy,
 ) -> Loaded:
     """Fill the destinations in `wanted` with whole parts of a point; otherwise as `copy_block`."""
     record = points.read_point(environment, txn, ref.key)
@@ -152,5 +162,5 @@ def copy_point(
         if segment.layout_id != want.layout_id or segment.n_bytes != want.data.size:
             return Loaded(False, f"the point at {ref.n_tokens} has another layout")
     for want in wanted:
-        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch)
+        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch, copy)
     return Loaded(True)

@@ -6,6 +6,8 @@ block can be verified without its other parts; a part needed only in part is ver
 buffer.
 """
 
+from collections.abc import Callable
+
 import lmdb
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +18,23 @@ from store.errors import Damaged
 from store.records import SegmentRecord
 
 Bytes = npt.NDArray[np.uint8]
+Copy = Callable[[Bytes, Bytes, int], bytes]
+"""Copies the first argument to the second, which has its size, and returns the xxh3-128 digest of what
+arrived, seeded by the third. It does not hold the interpreter lock: ``bytes()`` of a large value would stop
+every thread."""
 
 MAX_PART_BYTES = 1_048_560
 _STRIDE = 1 << 18
+
+
+def copy_and_sum(source: Bytes, destination: Bytes, seed: int) -> bytes:
+    """The `Copy` that needs no compiler. It goes in strides, and sums up what it copied in the cache."""
+    digest = xxhash.xxh3_128(seed=seed)
+    for start in range(0, destination.size, _STRIDE):
+        copied = destination[start : start + _STRIDE]
+        copied[:] = source[start : start + _STRIDE]
+        digest.update(copied.data)
+    return digest.digest()
 
 
 def part_bytes(unit_bytes: int) -> int:
@@ -73,12 +89,12 @@ def read_segment(
     segment: SegmentRecord,
     destination: Bytes,
     scratch: Bytes,
+    copy: Copy = copy_and_sum,
 ) -> None:
     """Copy the first ``destination.size`` bytes of a segment and verify them; raises `Damaged`.
 
-    Sums are computed over the destination, that is over the bytes that will be used. KV bytes move by numpy
-    assignment only: it releases the interpreter lock, where ``bytes()`` of a large value stops every thread.
-    `scratch` has `MAX_PART_BYTES`. After an error the destination holds garbage.
+    Sums are of the bytes that arrive, that is of those that will be used. `scratch` has `MAX_PART_BYTES`.
+    After an error the destination holds garbage.
     """
     start = 0
     for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
@@ -86,32 +102,30 @@ def read_segment(
         if wanted <= 0:
             break
         if wanted == size:
-            read_part(txn, dat, block, segment, part, destination[start : start + size])
+            read_part(txn, dat, block, segment, part, destination[start : start + size], copy)
         else:
-            read_part(txn, dat, block, segment, part, scratch[:size])
+            read_part(txn, dat, block, segment, part, scratch[:size], copy)
             destination[start : start + wanted] = scratch[:wanted]
         start += wanted
 
 
 def read_part(
-    txn: Txn, dat: lmdb._Database, block: bytes, segment: SegmentRecord, part: int, destination: Bytes
+    txn: Txn,
+    dat: lmdb._Database,
+    block: bytes,
+    segment: SegmentRecord,
+    part: int,
+    destination: Bytes,
+    copy: Copy = copy_and_sum,
 ) -> None:
-    """Copy one part into `destination`, which has its size, and verify it there; raises `Damaged`.
-
-    Both go in strides, so that what was copied is summed up while it is in the cache.
-    """
+    """Copy one part into `destination`, which has its size, and verify it there; raises `Damaged`."""
     if segment.codec != 0:
         raise Damaged(f"segment {segment.group} has the unknown coding {segment.codec}")
     view = txn.get(part_key(block, segment.number, part), db=dat)
     if view is None or len(view) != destination.size:
         raise Damaged(f"part {part} of segment {segment.group} is missing or has another length")
-    source = np.frombuffer(view, np.uint8)
-    digest = xxhash.xxh3_128(seed=_seed(block, segment.number, part))
-    for start in range(0, destination.size, _STRIDE):
-        copied = destination[start : start + _STRIDE]
-        copied[:] = source[start : start + _STRIDE]
-        digest.update(copied.data)
-    if digest.digest() != segment.sum_of_part(part):
+    digest = copy(np.frombuffer(view, np.uint8), destination, _seed(block, segment.number, part))
+    if digest != segment.sum_of_part(part):
         raise Damaged(f"part {part} of segment {segment.group} does not match its checksum")
 
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import lmdb
 import numpy as np
@@ -13,7 +13,7 @@ from store.chain import Tokens
 from store.environment import Environment, Txn
 from store.errors import Damaged, StoreClosed
 from store.lookup import BlockRef, Finder, Loaded, Match, copy_block, copy_point
-from store.parts import MAX_PART_BYTES
+from store.parts import MAX_PART_BYTES, Copy
 from store.pins import Pins
 from store.points import PointRef
 from store.reader import Reader
@@ -37,30 +37,29 @@ class Reading:
         pins: Pins,
         distrusted: set[bytes],
         counters: Counters,
+        copy: Copy,
     ) -> None:
         self._env = environment
         self._writer = writer
         self._pins = pins
         self._distrusted = distrusted
         self._counters = counters
+        self._copy = copy
         self._scratch = threading.local()
         self._reader = Reader("store-reader")
-        self._helper = Reader("store-copier")
 
     def post(self, call: Callable[[], None]) -> bool:
         return self._reader.post(call)
 
     def stop(self, deadline: float) -> None:
-        """End the threads; what was posted runs before."""
+        """End the thread; what was posted runs before."""
         self._reader.stop(deadline)
-        self._helper.stop(deadline)
 
     def poison(self) -> None:
         """In a forked child."""
         self._pins = Pins()
         self._counters = Counters()
         self._reader.poison()
-        self._helper.poison()
 
     def lookup(self, root: bytes, tokens: Tokens) -> Match:
         elements = chain.encode_tokens(tokens)
@@ -85,33 +84,11 @@ class Reading:
         return match
 
     def load_all(self, wanted: Wanted) -> tuple[int, str]:
-        """Half of a restore is waiting for memory, so two threads are nearly twice as fast as one."""
-        ahead = iter(range(len(wanted)))
-        results = [Loaded(False)] * len(wanted)
-        finished = threading.Semaphore(0)
-
-        def load_ahead() -> None:
-            self._load_ahead(ahead, wanted, results, finished)
-
-        if len(wanted) > 1:
-            self._helper.post(load_ahead)
-        load_ahead()
-        for _ in wanted:
-            finished.acquire()
-        n_loaded = next((i for i, loaded in enumerate(results) if not loaded), len(wanted))
-        return n_loaded, "" if n_loaded == len(wanted) else results[n_loaded].reason
-
-    def _load_ahead(
-        self, ahead: Iterator[int], wanted: Wanted, results: list[Loaded], finished: threading.Semaphore
-    ) -> None:
-        """Load what nobody has begun with, until nothing is left; a failure does not end it."""
-        for i in ahead:
-            try:
-                results[i] = self.load(*wanted[i])
-            except Exception as error:
-                log.exception("a block could not be loaded")
-                results[i] = Loaded(False, f"{type(error).__name__}: {error}")
-            finished.release()
+        for i, (ref, destinations) in enumerate(wanted):
+            loaded = self.load(ref, destinations)
+            if not loaded:
+                return i, loaded.reason
+        return len(wanted), ""
 
     def load(self, ref: Ref, destinations: Sequence[Segment]) -> Loaded:
         started = time.perf_counter()
@@ -122,8 +99,8 @@ class Reading:
 
         def body(txn: Txn) -> Loaded:
             if isinstance(ref, PointRef):
-                return copy_point(self._env, txn, ref, destinations, scratch)
-            return copy_block(self._env, txn, ref, destinations, scratch)
+                return copy_point(self._env, txn, ref, destinations, scratch, self._copy)
+            return copy_block(self._env, txn, ref, destinations, scratch, self._copy)
 
         try:
             loaded = self._env.read(body)

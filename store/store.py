@@ -23,6 +23,7 @@ from store.lookup import BlockRef, Loaded, Match
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
 from store.ownership import Ownership
+from store.parts import Copy, copy_and_sum
 from store.pins import Pins
 from store.points import PointRef
 from store.reading import Reading
@@ -46,6 +47,7 @@ class Options:
     queue_bytes: int = 0
     retry_s: float = FIRST_PAUSE_S
     max_points: int = MAX_POINTS
+    copy: Copy = copy_and_sum
 
 
 _open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
@@ -80,7 +82,9 @@ class Store:
                 options.queue_bytes,
                 ownership,
             )
-        self._reading = Reading(environment, self._writer, self._pins, self._distrusted, self._counters)
+        self._reading = Reading(
+            environment, self._writer, self._pins, self._distrusted, self._counters, options.copy
+        )
         self.digests = StoredDigests(environment, self._writer)
         self.administration = Administration(self)
         _open_stores.add(self)
@@ -97,19 +101,21 @@ class Store:
         allow_network: bool = False,
         retry_s: float = FIRST_PAUSE_S,
         max_points: int = MAX_POINTS,
+        copy: Copy = copy_and_sum,
     ) -> Self:
         """Open or create the store in ``state_directory/store``.
 
         `budget_bytes` bounds what is kept (default: a tenth of the disk, at most 32 GiB), `queue_bytes` what
         waits to be written; writing stops while the disk has less than `min_free_bytes` left (default: 1 GiB
         or 2 %). `retry_s` is the first pause after a failed write. Of the points of one prefix `max_points`
-        are kept. With `read_only` a store can be looked at while its owner runs. Takes about a second per GiB
-        after an unclean stop, milliseconds otherwise.
+        are kept. `copy` moves what is restored; a compiled one is faster. With `read_only` a store can be
+        looked at while its owner runs. Takes about a second per GiB after an unclean stop, milliseconds
+        otherwise.
         Raises `StoreBusy`, `StoreUnusable`, or `Damaged` (read-only).
         """
         directory = Path(state_directory) / "store"
         if read_only:
-            return cls(opening.open_beside(directory), None, Options())
+            return cls(opening.open_beside(directory), None, Options(copy=copy))
         ownership = Ownership(directory, allow_network)
         try:
             options = Options(
@@ -118,6 +124,7 @@ class Store:
                 queue_bytes,
                 retry_s,
                 max_points,
+                copy,
             )
             environment, repairs = ownership.open(options.budget_bytes)
         except BaseException:
@@ -170,7 +177,7 @@ class Store:
         return self._reading.load(ref, destinations)
 
     def load_all(self, wanted: Sequence[tuple[BlockRef, Sequence[Segment]]]) -> tuple[int, str]:
-        """`load` many blocks, two at a time; how many from the first on are there, and why not more."""
+        """`load` many blocks; how many from the first on are there, and why not more."""
         return self._reading.load_all(wanted)
 
     def load_point(self, ref: PointRef, destinations: Sequence[Segment]) -> Loaded:
