@@ -13,6 +13,8 @@ from daemon.systemd import Notifier
 
 _TITLES = {"load": "loading model", "compile": "compiling kernels"}
 _STEP = 0.25
+_LINE_SECONDS = 2.0
+"""Between two lines of the log: a start that takes less has nothing to tell."""
 _PATIENCE_SECONDS = 120
 """What a service manager is asked to wait for the next sign of life: a download has no fixed duration."""
 _SIGN_SECONDS = 10.0
@@ -35,6 +37,7 @@ class LoadProgress:
         self._tasks: dict[str, TaskID] = {}
         self._shown: dict[str, float] = {}
         self._last_sign = 0.0
+        self._last_line = time.monotonic()
 
     def __call__(self, stage: str, share: float) -> None:
         title = _TITLES.get(stage, stage)
@@ -51,7 +54,8 @@ class LoadProgress:
             return
         self._shown[stage] = share
         self._notifier.send(STATUS=f"{title}: {share:.0%}")
-        if self._bar is None:
+        if self._bar is None and now - self._last_line >= _LINE_SECONDS:
+            self._last_line = now
             logger().info(title, done=f"{share:.0%}")
 
     def __enter__(self) -> Self:

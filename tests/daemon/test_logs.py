@@ -2,7 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from daemon import progress
+from daemon.config import build_config
+from daemon.logs import configure_logs
+from daemon.progress import LoadProgress
+from daemon.systemd import Notifier
 from tests.daemon.harness import RunningDaemon
 
 SECRET = "the password is swordfish"
@@ -50,3 +58,19 @@ def test_people_get_lines_they_can_read(tmp_path: Path) -> None:
     with RunningDaemon("--log-enable", "--log-file", str(path)) as daemon:
         daemon.post("/completion", {"prompt": "a", "n_predict": 1})
     assert "path=/completion" in path.read_text() and "\x1b" not in path.read_text()
+
+
+@pytest.mark.parametrize(("seconds", "shares"), [(0.05, []), (4.0, ["25%", "50%", "75%", "100%"])])
+def test_a_start_tells_how_far_it_is_only_when_it_takes_its_time(
+    seconds: float, shares: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    config, _ = build_config(["-m", "x", "--log-format", "json", "--log-file", str(path)], {})
+    configure_logs(config)
+    now = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with LoadProgress(Notifier(), quiet=True) as tell:
+        for step in range(101):
+            tell("load", step / 100)
+            now += seconds / 25
+    assert [record["done"] for record in records(path)] == shares
