@@ -15,6 +15,7 @@ from tools import perplexity
 
 TEXT = Path(__file__).parents[1] / "data/text"
 ORACLE: dict[str, Any] = json.loads((TEXT / "perplexity.json").read_text())
+OURS = 3  # runs of emberd of a type whose perplexity is partly chance
 EPSILON = "llama.attention.layer_norm_rms_epsilon=float:{}"
 
 pytestmark = pytest.mark.slow
@@ -36,19 +37,20 @@ def log_mean(values: list[float]) -> float:
 
 @pytest.mark.parametrize("cache_type", ORACLE["llama.cpp"])
 def test_perplexity_is_llama_cpps(cache_type: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Within 0.3 %, and what chance does to either.
+    """Within 0.3 %, and three standard errors of what is run: quantised caches are rotated, as by default.
 
-    Rounding keys and values to 4 or 5 bits is chaotic: an epsilon changed by a thousandth moves either
-    program's perplexity by some 0.5 %, llama.cpp's of q4_0 by 1.5 %. The oracle's "scatter" is the standard
-    deviation of emberd's over six such epsilons.
+    Rounding to few bits is chaotic: an epsilon changed by a thousandth moves either program's perplexity by
+    some 0.5 % with 4 bits, 0.1 % with 8. "scatter" is the standard deviation of its logarithm over as many
+    epsilons as there were "runs". What the programs do differently, `tests/runtime/ops/test_attention.py`
+    and `tests/runtime/kernels/test_kvblocks.py` tell without chance.
     """
     theirs = ORACLE["llama.cpp"][cache_type]
-    epsilons = ORACLE["epsilons"][: len(theirs)]
+    scatter = ORACLE["emberd"].get(cache_type, {}).get("scatter", 0.0)
     ours = [
         measure(capsys, "-ctk", cache_type, "-ctv", cache_type, "--override-kv", EPSILON.format(epsilon))
-        for epsilon in epsilons
+        for epsilon in ORACLE["epsilons"][: OURS if scatter else 1]
     ]
-    chance = ORACLE["scatter"].get(cache_type, 0.0) * math.sqrt(2 / len(theirs))
+    chance = scatter * math.sqrt(1 / len(theirs) + 1 / len(ours))
     assert abs(log_mean(ours) - log_mean(theirs)) <= 0.003 + 3 * chance, (ours, theirs)
 
 

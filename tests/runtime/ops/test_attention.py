@@ -11,6 +11,7 @@ from runtime.kernels.kvstore import rotate_and_store, rotate_back
 from runtime.kernels.kvtypes import KV_TYPES
 from runtime.kernels.rope import NEOX, NORM, rope_table
 from runtime.memory.layout import BLOCK, TILE
+from tests.runtime.evaluation import DATA
 from tests.runtime.ops.harness import Bench, bench
 
 
@@ -213,6 +214,25 @@ def test_quantised_caches_hold_what_ggml_would_hold(keys: str, values: str) -> N
         q, k, v = layer.split(x)
         expected = reference(q, quantised(k, keys), quantised(v, values), range(n), layer.scale)
     assert np.abs(got - expected).max() < 1e-4
+
+
+GGML = dict(np.load(DATA / "quants/cache_attention.npz"))
+#: those with a minimum meet queries whose sums ggml rounds to f16
+ROUNDED_SUMS = ("q4_1", "q5_1")
+
+
+@pytest.mark.parametrize("name", [name for name in GGML if name not in ("q", "k", "v")])
+def test_attention_over_a_cache_is_ggmls_but_for_queries_that_it_rounds(name: str) -> None:
+    """ggml meets quantised keys with queries in Q8_0. With such queries results are alike, to rounding."""
+    q, k, v = GGML["q"], GGML["k"], GGML["v"]
+    n, seen = len(k), len(q)
+    x = np.concatenate([np.zeros((n, *q.shape[1:]), np.float32), k, v], axis=1)
+    x[n - seen :, : q.shape[1]] = quantised(q, "q8_0")
+    with bench() as b:
+        layer = Layer(b, q.shape[1], k.shape[1], 64, 64, n, name)
+        got = layer.step([(x.reshape(n, -1), 0, layer.table())])[0][n - seen :]
+    error = np.sqrt(np.mean((got - GGML[name]) ** 2) / np.mean(GGML[name] ** 2))
+    assert error < (5e-4 if name in ROUNDED_SUMS else 5e-6)
 
 
 @pytest.mark.parametrize("caches", ["f32", "q4_0"])
