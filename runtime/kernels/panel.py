@@ -6,14 +6,15 @@ neither tile widths nor the split over threads can change a bit.
 
 Bounds, and what one Zen 4 core reached of them:
 
-    one column      the weights' bytes, read once: 20 to 25 GB/s from memory beside other load
+    one column      the weights' bytes, read once: 22 to 31 GB/s from memory, two cores all that it gives
     many columns    one dot4 per 64 multiply-adds: 154 to 176 GMAC/s, as much at k = 8192 (column blocks);
                     floats 55 GMAC/s, the rate of multiply-add
 """
 
 import numba as nb
 
-from runtime.kernels.quantise import MID, WIDE, block_bytes, tile_width
+from runtime.kernels.isa import PREFETCHES
+from runtime.kernels.quantise import A_F32, MID, WIDE, block_bytes, tile_width
 from runtime.kernels.simd import VB, f32v, inline, load_f32, store
 from runtime.kernels.tape import arg, variable
 from runtime.kernels.tiles import make_tile_zero, tile_store
@@ -41,10 +42,11 @@ def make_panel(step, block, w_bytes, x_bytes, nc):
     return panel
 
 
-def make_quad(step, block, w_bytes, x_bytes):
-    """quad(w0..w3, x, k, out0..out3): one column times four panels, side by side.
+def make_quads(step, block, w_bytes, x_bytes):
+    """few(w, panel_bytes, column_bytes, p0, p1, x, k, j0, j1, out, ldo): panels [p0, p1) times columns
+    [j0, j1) one by one, four quarters of the panels side by side: four streams of weights.
 
-    Four weight streams reach 95 % of the memory's read limit, one plain stream 56 %.
+    From the second column on the four panels are in L2. Where quarters are uneven the last panel is repeated.
     """
     zero = make_tile_zero(f32v, 1)
     step_1 = step(1, True)
@@ -64,39 +66,51 @@ def make_quad(step, block, w_bytes, x_bytes):
         tile_store(c, out2, 0)
         tile_store(d, out3, 0)
 
-    return quad
+    @nb.njit(**inline)
+    def few(w, panel_bytes, column_bytes, p0, p1, x, k, j0, j1, out, ldo):
+        n, last = (p1 - p0 + 3) // 4, p1 - 1
+        for p in range(p0, p0 + n):
+            q, r, s = min(p + n, last), min(p + 2 * n, last), min(p + 3 * n, last)
+            for j in range(j0, j1):
+                o = out + j * ldo
+                quad(
+                    w + p * panel_bytes,
+                    w + q * panel_bytes,
+                    w + r * panel_bytes,
+                    w + s * panel_bytes,
+                    x + j * column_bytes,
+                    k,
+                    o + VB * p,
+                    o + VB * q,
+                    o + VB * r,
+                    o + VB * s,
+                )
+
+    return few
+
+
+def make_lines(step, block, w_bytes, x_bytes):
+    """few(...) as `make_quads` has it, but one panel after the other: the weights are one plain stream."""
+    panel = make_panel(step, block, w_bytes, x_bytes, 1)
+
+    @nb.njit(**inline)
+    def few(w, panel_bytes, column_bytes, p0, p1, x, k, j0, j1, out, ldo):
+        for p in range(p0, p1):
+            for j in range(j0, j1):
+                panel(w + p * panel_bytes, x + j * column_bytes, k, out + j * ldo + VB * p, 0)
+
+    return few
 
 
 def make_kernels(step, block, w_bytes, kind):
-    """(quad, wide, mid) of a format with blocks of `block` k in `w_bytes` and activations of `kind`."""
+    """(few, wide, mid) of a format with blocks of `block` k in `w_bytes` and activations of `kind`.
+
+    Floats always go four panels side by side: one alone waits for its own multiply-adds.
+    """
     x_bytes = block_bytes(kind)
     wide, mid = (make_panel(step, block, w_bytes, x_bytes, nc) for nc in (WIDE, MID))
-    return make_quad(step, block, w_bytes, x_bytes), wide, mid
-
-
-@nb.njit(**inline)
-def _times_few(quad, panel_bytes, x_bytes, w, p0, p1, x, k, j0, j1, out, ldo):
-    """Panels [p0, p1), four quarters of them side by side, times columns [j0, j1) one by one.
-
-    From the second column on the four panels are in L2. Where quarters are uneven the last panel is repeated.
-    """
-    n, last = (p1 - p0 + 3) // 4, p1 - 1
-    for p in range(p0, p0 + n):
-        q, r, s = min(p + n, last), min(p + 2 * n, last), min(p + 3 * n, last)
-        for j in range(j0, j1):
-            o = out + j * ldo
-            quad(
-                w + p * panel_bytes,
-                w + q * panel_bytes,
-                w + r * panel_bytes,
-                w + s * panel_bytes,
-                x + j * x_bytes,
-                k,
-                o + VB * p,
-                o + VB * q,
-                o + VB * r,
-                o + VB * s,
-            )
+    make_few = make_quads if PREFETCHES or kind == A_F32 else make_lines
+    return make_few(step, block, w_bytes, x_bytes), wide, mid
 
 
 @nb.njit(**inline)
@@ -125,7 +139,7 @@ def _add_rows(residual, out, p0, p1, m, ld):
 
 
 @nb.njit(**inline)
-def run_matmul(quad, wide, mid, block, w_bytes, x_bytes, a, job, nth, ctl):
+def run_matmul(few, wide, mid, block, w_bytes, x_bytes, a, job, nth, ctl):
     """The matmul op of a format; parameters on the tape as `matmul.MATMUL` documents."""
     w, n_panels, x, k = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3)
     out, ldo, residual = arg(a, 4), arg(a, 5), arg(a, 6)
@@ -145,6 +159,6 @@ def run_matmul(quad, wide, mid, block, w_bytes, x_bytes, a, job, nth, ctl):
         for j0 in range(0, m, columns):
             j1 = min(m, j0 + columns)
             j = _times_many(wide, mid, panel_bytes, column_bytes, w, p0, p1, x, k, j0, j1, m, out, ldo)
-            _times_few(quad, panel_bytes, column_bytes, w, p0, p1, x, k, j, j1, out, ldo)
+            few(w, panel_bytes, column_bytes, p0, p1, x, k, j, j1, out, ldo)
         if residual != 0:
             _add_rows(residual, out, p0, p1, m, ldo)

@@ -24,12 +24,12 @@ def decode_block(src, dst):
     st_f32(dst, ld_bf16(src))
 
 
-quad, wide, mid = make_kernels(step, DENSE_BLOCK, PANEL_BLOCK, ACTIVATIONS)
+few, wide, mid = make_kernels(step, DENSE_BLOCK, PANEL_BLOCK, ACTIVATIONS)
 
 
 @Op
 def matmul(a, job, ith, nth, ctl):
-    run_matmul(quad, wide, mid, DENSE_BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+    run_matmul(few, wide, mid, DENSE_BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
 
 
 @Op

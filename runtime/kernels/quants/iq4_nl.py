@@ -36,12 +36,12 @@ def decode_block(src, dst):
     decode_codebook(src + 2, dst, ld_f16(src), N16)
 
 
-quad, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
+few, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
 
 
 @Op
 def matmul(a, job, ith, nth, ctl):
-    run_matmul(quad, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+    run_matmul(few, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
 
 
 @Op

@@ -48,12 +48,12 @@ def decode_block(src, dst):
         decode_codebook(src + 8 + 16 * k, dst + 128 * k, d * nb.float32(scale_of(src, k)), N16)
 
 
-quad, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
+few, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
 
 
 @Op
 def matmul(a, job, ith, nth, ctl):
-    run_matmul(quad, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+    run_matmul(few, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
 
 
 @Op

@@ -43,12 +43,12 @@ def decode_block(src, dst):
     decode_codebook(src + 1, dst, f32_from_bits(scale_bits(src)), E2M1_DOUBLED)
 
 
-quad, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
+few, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
 
 
 @Op
 def matmul(a, job, ith, nth, ctl):
-    run_matmul(quad, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+    run_matmul(few, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
 
 
 @Op

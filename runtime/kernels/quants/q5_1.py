@@ -37,12 +37,12 @@ def decode_block(src, dst):
     decode_nibbles_and_bits(src + 8, word_at(src + 4), dst, ld_f16(src), 0, ld_f16(src + 2))
 
 
-quad, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
+few, wide, mid = make_kernels(step, BLOCK, PANEL_BLOCK, ACTIVATIONS)
 
 
 @Op
 def matmul(a, job, ith, nth, ctl):
-    run_matmul(quad, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+    run_matmul(few, wide, mid, BLOCK, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
 
 
 @Op

@@ -47,12 +47,12 @@ def decode_block(src, dst):
     unpack(row_put, row_put_scale, src, dst, 0)
 
 
-quad, wide, mid = make_kernels(step, PANEL_K, PANEL_BLOCK, ACTIVATIONS)
+few, wide, mid = make_kernels(step, PANEL_K, PANEL_BLOCK, ACTIVATIONS)
 
 
 @Op
 def matmul(a, job, ith, nth, ctl):
-    run_matmul(quad, wide, mid, PANEL_K, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
+    run_matmul(few, wide, mid, PANEL_K, PANEL_BLOCK, ACT_BLOCK, a, job, nth, ctl)
 
 
 @Op
