@@ -7,6 +7,7 @@ from runtime.kernels import activations as act
 from runtime.kernels import job, norms, positions, rows
 from runtime.kernels.job import f32_bits
 from runtime.kernels.quantise import A_F32
+from runtime.kernels.rope import NEOX, NORM, rope_table
 from tests.runtime.ops.harness import Bench, bench
 
 N, WIDTH, EPS = 5, 48, 1e-5
@@ -48,6 +49,19 @@ def test_norms_equal_their_formulas() -> None:
     layer = centred / np.sqrt((centred**2).mean(1, keepdims=True) + EPS) * w
     assert np.abs(plain - layer).max() < 1e-5
     assert np.abs(shifted - (layer + bias)).max() < 1e-5
+
+
+def test_a_norm_is_added_to_the_residual() -> None:
+    x, residual, w = draw(N, WIDTH), draw(N, WIDTH, seed=1), draw(WIDTH, seed=2)
+    exact = x.astype(float)
+    with bench() as b:
+        source, out, weight = b.array(x), b.array(residual), b.array(w)
+        b.rows(N)
+        b.run(norms.norm_add, source.ctypes.data, 4 * WIDTH, weight.ctypes.data, WIDTH, f32_bits(EPS),
+              out.ctypes.data, 4 * WIDTH, job.ROWS)  # fmt: skip
+        got = out.copy()
+    expected = residual + exact / np.sqrt((exact**2).mean(1, keepdims=True) + EPS) * w
+    assert np.abs(got - expected).max() < 1e-5
 
 
 def test_head_norms_may_differ_in_width_between_queries_and_keys() -> None:
@@ -141,6 +155,58 @@ def test_learned_positions_are_added_by_absolute_position() -> None:
         b.run(positions.add_positions, out.ctypes.data, 4 * WIDTH, lines.ctypes.data, WIDTH)
         got = out.copy()
     assert np.array_equal(got, x + table[at])
+
+
+@pytest.mark.parametrize("pairing", [NORM, NEOX])
+def test_some_columns_of_each_head_turn_by_their_position(pairing: int) -> None:
+    at, d, n_rot = [0, 3, 4000], 24, 16
+    x, turns = draw(3, 2 * d + 8), 500.0 ** (-np.arange(n_rot // 2) / 8)
+    with bench() as b:
+        out, frequencies = b.array(x), b.array(turns, np.float64)
+        table = b.array(np.zeros((3, 2 * n_rot)))
+        b.rows(3, at)
+        b.run(rope_table, frequencies.ctypes.data, n_rot // 2, pairing, f32_bits(1.5), table.ctypes.data,
+              8 * n_rot)  # fmt: skip
+        b.run(positions.rotate_heads, out.ctypes.data, 4 * x.shape[1], 2, d, table.ctypes.data, 8 * n_rot,
+              n_rot, pairing)  # fmt: skip
+        got = out.copy()
+    expected = x.astype(float)
+    heads = expected[:, : 2 * d].reshape(3, 2, d)
+    first, second = (
+        (slice(0, n_rot, 2), slice(1, n_rot, 2))
+        if pairing == NORM
+        else (slice(0, n_rot // 2), slice(n_rot // 2, n_rot))
+    )
+    angle = np.array(at)[:, None, None] * turns
+    turned = (heads[..., first] + 1j * heads[..., second]) * 1.5 * np.exp(1j * angle)
+    heads[..., first], heads[..., second] = turned.real, turned.imag
+    assert np.abs(got - expected).max() < 1e-5
+
+
+def test_rows_or_one_line_for_all_are_added_with_a_factor() -> None:
+    x, y = draw(N, WIDTH), draw(N, WIDTH, seed=1)
+    with bench() as b:
+        each, alike, lines = b.array(x), b.array(x), b.array(y)
+        b.rows(N)
+        for out, ld in ((each, 4 * WIDTH), (alike, 0)):
+            b.run(rows.add_rows, out.ctypes.data, 4 * WIDTH, lines.ctypes.data, ld, 32, f32_bits(0.3),
+                  job.ROWS)  # fmt: skip
+        got = each.copy(), alike.copy()
+    factor = np.float32(0.3).astype(float)
+    assert np.abs(got[0][:, :32] - (x + factor * y)[:, :32]).max() < 1e-6
+    assert np.abs(got[1][:, :32] - (x + factor * y[0])[:, :32]).max() < 1e-6
+    assert np.array_equal(got[0][:, 32:], x[:, 32:]) and np.array_equal(got[1][:, 32:], x[:, 32:])
+
+
+def test_rows_that_want_logits_are_gathered_in_their_order() -> None:
+    x, wanted = draw(7, WIDTH), [6, 0, 3, 3, 5]
+    with bench() as b:
+        source, index, out = b.array(x), b.array(wanted, np.int64), b.array(np.zeros((len(wanted), WIDTH)))
+        b.rows(7)
+        b.vars[[job.OUT_ROWS, job.OUT_INDEX]] = len(wanted), index.ctypes.data
+        b.run(rows.gather_out, source.ctypes.data, 4 * WIDTH, WIDTH, out.ctypes.data, 4 * WIDTH)
+        got = out.copy()
+    assert np.array_equal(got, x[wanted])
 
 
 def test_rows_are_cleared_of_whatever_they_held() -> None:
