@@ -29,7 +29,11 @@ COMPRESSED = MemoryLayout(
     (GroupLayout("fours", "fours", 8, unit=4), GroupLayout("wide", "wide", 4, unit=128)),
     TailLayout(None, (ring("raw", 8, 1, 20), ring("accumulators", 4, 128, 0))),
 )
-LAYOUTS = {"recurrent": RECURRENT, "hybrid": HYBRID, "compressed": COMPRESSED}
+WINDOWED = MemoryLayout(
+    (GroupLayout("rows", "rows", 8 * TILE), GroupLayout("window", "window", 4 * TILE, window=100)),
+    TailLayout(STATE, (ring("conv", 8, 1, 3),)),
+)
+LAYOUTS = {"recurrent": RECURRENT, "hybrid": HYBRID, "compressed": COMPRESSED, "windowed": WINDOWED}
 
 
 def _hash(size: int, *parts: bytes | int) -> bytes:
@@ -69,7 +73,7 @@ class Growth:
     def logits(self) -> npt.NDArray[np.float32]:
         n = self.n_tokens
         rows = [
-            b"".join(self.rows[g][r] for r in range(n_rows(group, n)))
+            b"".join(self.rows[g][r] for r in range(group.first(n), n_rows(group, n)))
             for g, group in enumerate(self.layout.groups)
         ]
         return logits_of([*rows, self.state, b"".join(self.needed(n))])
@@ -184,7 +188,7 @@ class TailedRunner(FakeRunner):
             for p in range(r.first(n_tokens), n_tokens):
                 growth.rings[i][p] = self._ring_row(run, i, p).tobytes()
         for g, group in enumerate(self.layout.groups):
-            for r in range(n_rows(group, n_tokens)):
+            for r in range(group.first(n_tokens), n_rows(group, n_tokens)):
                 growth.rows[g][r] = self._row(run, g, r).tobytes()
         return growth
 

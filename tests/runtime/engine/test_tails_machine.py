@@ -4,6 +4,8 @@ The model is one whose logits a single wrong byte would change; what each sequen
 point consists of and which point is found are compared with what follows from the tokens alone.
 """
 
+import mmap
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,11 +30,17 @@ class Memory(RuleBasedStateMachine):
     sequences = Bundle("sequences")
     loans = Bundle("loans")
 
-    @initialize(kind=st.sampled_from(sorted(LAYOUTS)), n_blocks=st.integers(3, 16))
-    def begin(self, kind: str, n_blocks: int) -> None:
+    @initialize(
+        kind=st.sampled_from(sorted(LAYOUTS)),
+        n_blocks=st.integers(3, 16),
+        n_parts=st.integers(6, 40),
+        n_tail_pages=st.integers(0, 40),
+    )
+    def begin(self, kind: str, n_blocks: int, n_parts: int, n_tail_pages: int) -> None:
         self.runner = TailedRunner(LAYOUTS[kind])
         self.truth = Truth(LAYOUTS[kind])
-        self.pool = BlockPool(LAYOUTS[kind], n_blocks)
+        page = mmap.PAGESIZE
+        self.pool = BlockPool(LAYOUTS[kind], n_blocks, n_parts * page, n_tail_pages * page)
         self.index = PrefixIndex(self.pool)
         self.live: list[BlockSequence] = []
         self.lent: list[tuple[PrefixSnapshot, list[bytes]]] = []

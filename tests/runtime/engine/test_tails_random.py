@@ -3,6 +3,7 @@
 And what is kept, in points and sequences, is what its tokens leave.
 """
 
+import mmap
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +40,7 @@ class World:
             n_blocks=int(self.dice.integers(12, 24)),
             checkpoints=policy(interval=int(self.dice.integers(40, 200)), max_count=6),
             point_bytes=int(self.dice.integers(1_000, 20_000)),
+            pool_bytes=int(self.dice.integers(18, 40)) * mmap.PAGESIZE,
         )
         self.store.post = self.bench.post
         self.told: list[np.ndarray] = [tokens(300, seed)]
