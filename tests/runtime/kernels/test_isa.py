@@ -124,7 +124,7 @@ OTHER_STEPS = ("IQ4_NL", "IQ4_XS", "Q2_K", "TQ2_0")
 GENERIC = ("F16", "Q8_0", "Q4_K")
 #: a tiny model of each way of computing
 FAMILIES = (
-    *("llama", "gpt-oss", "gemma3n", "gemma4", "mamba2", "rwkv7", "lfm2", "qwen35", "kimi-linear"),
+    *("llama", "gpt-oss", "gemma3n", "gemma4", "mamba", "mamba2", "rwkv7", "lfm2", "qwen35", "kimi-linear"),
     *("deepseek2", "deepseek32", "deepseek4"),
 )
 
