@@ -26,6 +26,7 @@ from store.update import Update, run_update
 from store.writequeue import Order, WriteQueue
 
 BATCH_BYTES = 16 << 20
+HURRIED_BYTES = 64 << 20
 BATCH_S = 0.2
 IDLE_S = 5.0
 TOUCH_S = 30.0
@@ -213,7 +214,7 @@ class Writer:
             self._condition.wait_for(lambda: self._queue or self._stop_at is not None, IDLE_S)
             if self._stop_at is not None and time.monotonic() > self._stop_at:
                 return None
-            work = self._queue.head(BATCH_BYTES)
+            work = self._queue.head(self._batch_bytes)
             self._is_busy = work is not None
             return work
 
@@ -240,13 +241,19 @@ class Writer:
         order.done.set()
 
     def _run_jobs(self, waiting: list[Job]) -> None:
-        """One batch: room is made, blocks are put until 16 MiB or 200 ms, then callers hear of it."""
+        """One batch: room is made, blocks are put until 16 MiB or 200 ms, then callers hear of it.
+
+        While somebody waits a batch may have 64 MiB, for each commit waits for the disk.
+        """
         started = time.monotonic()
         self._recovery.check_file()
-        jobs = self._with_room(waiting)
+        at_most = self._batch_bytes
+        jobs = self._with_room(waiting, at_most)
         progress = [replace(job.progress) for job in jobs]
         touches = self._take_touches()
-        n_bytes = run_update(self._env, lambda update: self._put_batch(update, jobs, progress, touches))
+        n_bytes = run_update(
+            self._env, lambda update: self._put_batch(update, jobs, progress, touches, at_most)
+        )
         elapsed = time.monotonic() - started
         self._counters.add(bytes_written=n_bytes, commits=1, commit_seconds=elapsed)
         if elapsed > SLOW_S:
@@ -257,13 +264,18 @@ class Writer:
                 self._finish_job(job, job.result())
         self._breathe(n_bytes, elapsed)
 
-    def _with_room(self, jobs: list[Job]) -> list[Job]:
+    @property
+    def _batch_bytes(self) -> int:
+        with self._condition:
+            return HURRIED_BYTES if self._queue.has_order else BATCH_BYTES
+
+    def _with_room(self, jobs: list[Job], at_most: int) -> list[Job]:
         """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
         while jobs:
             own = frozenset().union(*(job.ids for job in jobs))
             missing = [self._env.read(partial(missing_bytes, self._env, job=job)) for job in jobs]
             reason = self._room.why_never(max(map(sum, missing))) or self._room.make(
-                sum(map(_next_batch, missing)), partial(self._is_held, own)
+                sum(_next_batch(sizes, at_most) for sizes in missing), partial(self._is_held, own)
             )
             if not reason:
                 return jobs
@@ -286,6 +298,7 @@ class Writer:
         jobs: list[Job],
         progress: list[Progress],
         touches: dict[bytes, tuple[int, int]],
+        at_most: int,
     ) -> int:
         for block, (used_ms, hits) in touches.items():
             update.touch(block, used_ms, hits)
@@ -296,7 +309,7 @@ class Writer:
                 n_bytes += put_next(update, job, reached, self._is_pinned, self._distrusted)
                 if job.is_save:
                     self._saving.hold((reached.last,))
-                if n_bytes >= BATCH_BYTES or time.monotonic() > deadline:
+                if n_bytes >= at_most or time.monotonic() > deadline:
                     return n_bytes
         return n_bytes
 
@@ -370,11 +383,11 @@ class Writer:
             log.exception("the owner of an offer failed to take it back")
 
 
-def _next_batch(missing: list[int]) -> int:
+def _next_batch(missing: list[int], at_most: int) -> int:
     """Bytes that the next transaction may add for a job: a batch and the step that passes its bound."""
     total = 0
     for n_bytes in missing:
         total += n_bytes
-        if total >= BATCH_BYTES:
+        if total >= at_most:
             break
     return total

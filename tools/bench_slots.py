@@ -65,37 +65,62 @@ class LlamaServer(SlotClient):
 
 
 def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[Figure]:
-    """Both servers in turn read a prompt, save it a second later, erase the slot and restore it."""
+    """Both servers in turn read a prompt, save it at once and a second later, erase the slot and restore it.
+
+    What the other server saved is in the page cache when it answers. Of one figure its file is on the disk.
+    """
     (folder / "peer").mkdir(parents=True)
     with (
         DaemonProcess(model, folder / "ours", threads) as ours,
         LlamaServer(peer, model, folder / "peer", threads) as theirs,
     ):
-        seconds = [_Seconds(ours), _Seconds(theirs)]
+        seconds = [_Seconds(ours), _Seconds(theirs, folder / "peer")]
         for i in range(ROUNDS + 1):
             for each in seconds if i % 2 else reversed(seconds):
                 each.round(i)
     mine, other = seconds
-    for action, a, b in (("save", mine.save, other.save), ("restore", mine.restore, other.restore)):
+    for action, a, b in (
+        ("restore", mine.restore, other.restore),
+        ("save, a second after the answer", mine.save, other.save),
+        ("save at once", mine.save_at_once, other.save_at_once),
+        ("save at once and fsync", mine.save_at_once, other.save_and_sync),
+    ):
         # The first round warms up.
         here, there = median(a[1:]) * 1e3, median(b[1:]) * 1e3
-        details = f"{there:.1f} against {here:.1f} ms, {N_PROMPT} tokens, durable here"
+        details = f"{there:.1f} against {here:.1f} ms; {N_PROMPT} tokens"
         yield f"llama-server's /slots {action} / ours", there / here, "x", 1, True, details
 
 
 class _Seconds:
-    def __init__(self, server: SlotClient) -> None:
+    """What a server took in each round. `folder` is where it leaves its saves in the page cache."""
+
+    def __init__(self, server: SlotClient, folder: Path | None = None) -> None:
         self._server = server
+        self._folder = folder
+        self.save_at_once: list[float] = []
+        self.save_and_sync: list[float] = []
         self.save: list[float] = []
         self.restore: list[float] = []
 
     def round(self, i: int) -> None:
         server, name = self._server, f"slots-{i}"
         server.ask(random_prompt(i, N_PROMPT), id_slot=0)
+        self.save_at_once.append(_timed(lambda: server.act("save", f"{name}-now")))
+        if self._folder is not None:
+            file = self._folder / f"{name}-now"
+            self.save_and_sync.append(self.save_at_once[-1] + _timed(lambda: _sync(file)))
         time.sleep(_SETTLE_S)
         self.save.append(_timed(lambda: server.act("save", name)))
         server.act("erase", name)
         self.restore.append(_timed(lambda: server.act("restore", name)))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _timed(work: Callable[[], object]) -> float:

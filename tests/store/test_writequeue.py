@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import BlockData, Segment, Store, WriteRequest
+from store import BLOCK, BlockData, Segment, Store, WriteRequest, writer
 from store.insertion import Job
 from store.writequeue import Order, WriteQueue
 from tests.store import kv
@@ -70,6 +70,23 @@ def test_a_full_queue_drops_offers_and_counts_them(tmp_path: Path) -> None:
         assert dropped and {result.reason for result in dropped} == {"the store's queue is full"}
         assert store.statistics().dropped == len(dropped)
         assert results[-1].outcome == "written"
+
+
+@pytest.mark.parametrize(("why", "n_commits"), [("release", 2), ("save", 1)])
+def test_a_save_waits_for_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, n_commits: int
+) -> None:
+    monkeypatch.setattr(writer, "BATCH_S", 60.0)
+    block = np.zeros(6 << 20, np.uint8)
+    prompt = kv.tokens((1, 6 * BLOCK))
+    blocks = tuple(BlockData(i, BLOCK, (Segment("g", "l", 16, block),)) for i in range(6))
+    with kv.open_store(tmp_path, 512 << 20) as store:
+        root = store.register(kv.FINGERPRINT)
+        assert store.flush(20)
+        store.offer(WriteRequest(root, prompt, blocks, why, lambda result: None))
+        assert store.flush(60)
+        assert store.statistics().commits == n_commits
+        assert store.lookup(root, prompt).n_tokens == len(prompt)
 
 
 @pytest.mark.parametrize("pace", [None, 4.0])
