@@ -1,6 +1,6 @@
 """The border to persistent memory, seen from the engine: what it asks for and what it lends.
 
-`daemon.memory_bridge` implements `MemoryPort` over the store. Every method returns at once and never raises;
+`daemon.memory_port` implements `MemoryPort` over the store. Every method returns at once and never raises;
 answers come back through `Engine.post`. The runtime knows nothing of keys, files or records.
 """
 

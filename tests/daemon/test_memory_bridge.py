@@ -51,8 +51,8 @@ def snapshot(told: list[str]) -> PrefixSnapshot:
 def test_what_was_not_written_is_lost_before_it_is_released(outcome: Outcome, expected: list[str]) -> None:
     told: list[str] = []
     made = bridge(outcome)
-    made._root = b"root"
-    made.offer(snapshot(told))
+    made._port.root = b"root"
+    made._port.offer(snapshot(told))
     assert told == expected
 
 
@@ -60,7 +60,7 @@ def test_the_oldest_offer_is_lost_when_too_many_wait_for_the_model_to_be_identif
     told: list[list[str]] = [[] for _ in range(65)]
     made = bridge(Outcome.WRITTEN)
     for one in told:
-        made.offer(snapshot(one))
+        made._port.offer(snapshot(one))
     assert told == [["lost", "release"], *([[]] * 64)]
 
 
@@ -83,7 +83,7 @@ def save_from(captures: list[SlotCaptured], refusals: int) -> Any:
     store = SimpleNamespace(offer=settle, save_manifest=save_manifest)
     loaded = SimpleNamespace(runner=SimpleNamespace(layout=LAYOUT))
     made = MemoryBridge(cast(Any, store), cast(Any, loaded), cast(Any, SimpleNamespace(ask=ask)), "test")
-    made._root = b"root"
+    made._port.root = b"root"
     return trio.run(made.save, 0, "name")
 
 
