@@ -125,9 +125,11 @@ class MemoryBridge:
 
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
-        manifest = await self._asked(partial(self._manifest, name))
-        tokens = np.ascontiguousarray(manifest.tokens, np.int32)
-        answer = await self._client.ask(lambda ticket: InstallPrefix(ticket, id_slot, ROOT, tokens))
+        manifest, tokens = await self._asked(partial(self._foreseen, name))
+        try:
+            answer = await self._client.ask(lambda ticket: InstallPrefix(ticket, id_slot, ROOT, tokens))
+        finally:
+            self._port.forget_foreseen()
         if not isinstance(answer, PrefixInstalled) or answer.error is not None:
             raise DamagedSave(str(getattr(answer, "error", "the slot gave no answer")))
         if not answer.n_tokens:
@@ -183,6 +185,13 @@ class MemoryBridge:
                 self._port.trouble or "The model is still being identified, try again in a moment"
             )
         return self._port.root
+
+    def _foreseen(self, name: str) -> tuple[Manifest, Tokens]:
+        """The save of that name and its tokens, which the engine will ask for."""
+        manifest = self._manifest(name)
+        tokens = np.ascontiguousarray(manifest.tokens, np.int32)
+        self._port.foresee(tokens)
+        return manifest, tokens
 
     def _manifest(self, name: str) -> Manifest:
         """The save of that name; one that only exists as a file is brought in first."""

@@ -63,6 +63,7 @@ class StorePort:
         self._layout = loaded.runner.layout
         self._client = client
         self._matches: OrderedDict[int, Match] = OrderedDict()
+        self._foreseen: tuple[Tokens, Match] | None = None
         self._lock = threading.Lock()
         self._waiting: deque[PrefixSnapshot] = deque()
         self.fingerprint: Fingerprint | None = None
@@ -94,7 +95,20 @@ class StorePort:
         for snapshot in waiting:
             self.write(root, snapshot)
 
+    def foresee(self, tokens: Tokens) -> None:
+        """Look up what the engine is about to ask for, on this thread: it is spared a wait for the reader."""
+        if self.root is not None:
+            self._foreseen = tokens, self._store.lookup(self.root, tokens)
+
+    def forget_foreseen(self) -> None:
+        """The engine had no need to ask: what was found will not be true for ever."""
+        self._foreseen = None
+
     def lookup(self, ticket: int, root: bytes, tokens: Tokens, have: int) -> None:
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and np.array_equal(foreseen[0], tokens):
+            self._client.engine.post(self._found(ticket, foreseen[1]))
+            return
         self._on_reader(partial(self._look_up, ticket, tokens), lambda why: LookupDone(ticket, 0, why))
 
     def load(
@@ -183,7 +197,9 @@ class StorePort:
     def _look_up(self, ticket: int, tokens: Tokens) -> LookupDone:
         if self.root is None:
             return LookupDone(ticket, 0, self.trouble or "the model is still being identified")
-        match = self._store.lookup(self.root, tokens)
+        return self._found(ticket, self._store.lookup(self.root, tokens))
+
+    def _found(self, ticket: int, match: Match) -> LookupDone:
         self._matches[ticket] = match
         if len(self._matches) > _MATCHES:
             self._matches.popitem(last=False)

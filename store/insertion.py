@@ -1,6 +1,6 @@
 """Putting the blocks of one offered prefix into the store, within write transactions of bounded size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -8,7 +8,7 @@ from store import chain, points
 from store.environment import Environment, Txn
 from store.records import BlockRecord, PointRecord
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
-from store.update import Update, has_block, read_usage
+from store.update import Segment, Update, read_block, read_usage
 
 
 @dataclass(slots=True)
@@ -86,20 +86,33 @@ class Job:
 
 
 def missing_bytes(environment: Environment, txn: Txn, job: Job) -> list[int]:
-    """Sizes of the blocks and points that are still to be written for `job`, in order."""
+    """Sizes of the blocks and points, or of their parts, that are still to be written for `job`, in order."""
     kept = job.progress.kept
     if kept is None and job.request.points:
         kept = frozenset(_choose(environment, txn, job)[0])
     sizes = []
     for step in job.steps[job.progress.done :]:
         if isinstance(step, BlockData):
-            is_there = has_block(environment, txn, job.links[step.index][0])
-        else:
+            block = read_block(environment, txn, job.links[step.index][0])
+            size = step.n_bytes if block is None else _n_bytes(_lacking(block, step.segments))
+        elif step.n_tokens in (kept or ()):
             key = points.key_for(job.request.root, job.links, step.n_tokens)
-            is_there = step.n_tokens not in (kept or ()) or bool(points.read_point(environment, txn, key))
-        if not is_there:
-            sizes.append(step.n_bytes)
+            point = points.read_point(environment, txn, key)
+            size = step.n_bytes if point is None else _n_bytes(_lacking(point, step.parts))
+        else:
+            size = 0
+        if size:
+            sizes.append(size)
     return sizes
+
+
+def _lacking(record: BlockRecord | PointRecord, given: Sequence[Segment]) -> list[Segment]:
+    """Those of `given` that a known block or point lacks: they were never written, or quarantined."""
+    return [segment for segment in given if segment.group not in record.groups]
+
+
+def _n_bytes(segments: Sequence[Segment]) -> int:
+    return sum(segment.data.size for segment in segments)
 
 
 def put_next(
@@ -140,10 +153,10 @@ def _put_block(
     written = 0
     progress.last = block
     if record is not None:
-        missing = [segment for segment in given.segments if segment.group not in record.groups]
+        missing = _lacking(record, given.segments)
         if missing:
             update.fill_block(block, record, missing)
-            written = sum(segment.data.size for segment in missing)
+            written = _n_bytes(missing)
         update.touch(block, update.now_ms, 0)
     elif given.index and update.block(parent) is None:
         progress.reason = f"block {given.index - 1} is not stored"
@@ -182,11 +195,11 @@ def _put_point(
         distrusted.discard(id_)
     record = update.point(key)
     if record is not None:
-        missing = [part for part in given.parts if part.group not in record.groups]
+        missing = _lacking(record, given.parts)
         if missing:
             update.fill_point(key, record, missing)
         update.touch(id_, update.now_ms, 0)
-        return sum(part.data.size for part in missing)
+        return _n_bytes(missing)
     index, n_rows = divmod(given.n_tokens, chain.BLOCK)
     parent = job.links[index - 1][0] if index else job.request.root
     if index and update.block(parent) is None:
@@ -216,7 +229,10 @@ def _choose(environment: Environment, txn: Txn, job: Job) -> tuple[set[int], lis
 def _put_new(
     update: Update, job: Job, given: BlockData, is_pinned: Callable[[bytes], bool]
 ) -> tuple[bytes, int]:
-    """The record that has the rows now, and the bytes written."""
+    """The record that has the rows now, and the bytes written.
+
+    A leaf goes when the new record has all that it has. With more cache groups it is where to go on from.
+    """
     block, parent, elements = job.links[given.index]
     wanted = {segment.group for segment in given.segments}
 
@@ -233,7 +249,8 @@ def _put_new(
         job.fingerprint[:8], parent, given.index, elements, (), update.now_ms, rowless=not given.segments
     )
     update.add_block(block, bare, given.segments, parent_is_root=given.index == 0)
-    if near and neighbour and neighbour.is_leaf and near[1] == neighbour.n_rows:
+    covered = neighbour is not None and neighbour.is_leaf and neighbour.groups <= wanted
+    if near and neighbour and covered and near[1] == neighbour.n_rows:
         usage = update.usage(near[0])
         if usage.evictable and not is_pinned(near[0]):
             update.remove_block(near[0], neighbour)

@@ -56,10 +56,6 @@ def read_ledger(environment: Environment, txn: Txn) -> Ledger:
     return Ledger() if value is None else Ledger.decode(b"ledger", value)
 
 
-def has_block(environment: Environment, txn: Txn, block: bytes) -> bool:
-    return txn.get(block, db=environment.idx) is not None
-
-
 def read_block(environment: Environment, txn: Txn, block: bytes) -> BlockRecord | None:
     """The record of a block, None when there is none; raises `Damaged`."""
     value = txn.get(block, db=environment.idx)

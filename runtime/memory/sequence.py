@@ -198,9 +198,12 @@ class BlockSequence:
         return [point for _, point in sorted((self._own_points | indexed).items())]
 
     def drop_point(self, n_tokens: int) -> None:
-        """Keep the point at `n_tokens` no longer; whoever was lent it still has it."""
+        """Keep the point at `n_tokens` no longer; whoever was lent it still has it.
+
+        A private sequence leaves to the index what others put there.
+        """
         self._own_points.pop(n_tokens, None)
-        for node in self._point_nodes():
+        for node in () if self.private else self._point_nodes():
             row = (n_tokens - 1) % BLOCK + 1
             if row in node.points and node.points[row].n_tokens == n_tokens:
                 self._index.drop_point(node, row)

@@ -8,12 +8,13 @@ import pytest
 import trio
 
 from daemon.memory_bridge import MemoryBridge
+from daemon.memory_port import StorePort
 from daemon.saves import EmptySlot, SavesUnavailable
 from runtime.engine.commands import SlotCaptured
-from runtime.engine.port import BlockViews, PrefixSnapshot
+from runtime.engine.port import BlockViews, LookupDone, PrefixSnapshot
 from runtime.errors import InvalidRequest
 from runtime.memory.layout import TILE, GroupLayout, MemoryLayout
-from store import Outcome, WriteRefused, WriteRequest, WriteResult
+from store import Match, Outcome, WriteRefused, WriteRequest, WriteResult
 
 LAYOUT = MemoryLayout((GroupLayout("rows", "rows", TILE),))
 
@@ -62,6 +63,27 @@ def test_the_oldest_offer_is_lost_when_too_many_wait_for_the_model_to_be_identif
     for one in told:
         made._port.offer(snapshot(one))
     assert told == [["lost", "release"], *([[]] * 64)]
+
+
+def test_a_look_up_that_was_foreseen_is_answered_at_once_and_only_once() -> None:
+    posted: list[Any] = []
+    late: list[Any] = []
+    client = SimpleNamespace(engine=SimpleNamespace(post=posted.append))
+    store = SimpleNamespace(
+        lookup=lambda root, tokens: Match(len(tokens), (), "all of it is stored"),
+        post=lambda call: late.append(call) or True,
+    )
+    loaded = SimpleNamespace(runner=SimpleNamespace(layout=LAYOUT))
+    port = StorePort(cast(Any, store), cast(Any, loaded), cast(Any, client))
+    port.root = b"root"
+    tokens = np.arange(3, dtype=np.int32)
+    port.foresee(tokens)
+    port.lookup(1, b"root", tokens.copy(), 0)
+    assert posted == [LookupDone(1, 3, "all of it is stored")]
+    port.lookup(2, b"root", tokens, 0)
+    port.foresee(tokens)
+    port.lookup(3, b"root", tokens[:2], 0)
+    assert len(posted) == 1 and len(late) == 2
 
 
 def save_from(captures: list[SlotCaptured], refusals: int) -> Any:

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import Outcome, Store
+from store import BlockData, Outcome, Store, WriteRequest, chain
+from store.insertion import Job, missing_bytes
 from store.update import read_ledger, read_usage
 from tests.store import kv
 
@@ -165,3 +166,16 @@ def test_what_was_written_for_a_save_waits_for_its_name(tmp_path: Path) -> None:
         assert store.statistics().evicted > 0
         store.save_manifest("kept", root, kept)
         assert kv.restore(store, root, kept, SCALE) == 700
+
+
+def test_what_is_filled_into_known_records_is_made_room_for(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 300))
+    first, second = kv.blocks_of(prompt)
+    bare = tuple(BlockData(b.index, b.n_rows, b.segments[:1]) for b in (first, second))
+    store.offer(WriteRequest(root, prompt, bare, "release", lambda result: None, (kv.point_of(prompt, 300),)))
+    assert store.flush(20)
+    point = kv.point_of(prompt, 300, logits=True)
+    request = WriteRequest(root, prompt, (first, second), "release", lambda result: None, (point,))
+    job = Job(request, kv.FINGERPRINT.id, chain.encode_tokens(prompt), request.n_bytes)
+    missing = store.environment.read(lambda txn: missing_bytes(store.environment, txn, job))
+    assert missing == [part.data.size for part in (first.segments[1], second.segments[1], point.parts[-1])]

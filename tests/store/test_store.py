@@ -120,6 +120,16 @@ def test_a_cache_group_that_is_missing_can_be_added_later(store: Store, root: by
     assert not kv.problems(store)
 
 
+def test_a_leaf_with_more_cache_groups_than_what_continues_it_stays(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 310))
+    kv.write(store, root, prompt[:300])
+    _, second = kv.blocks_of(prompt)
+    _offer(store, root, prompt, BlockData(1, 54, second.segments[:1]))
+    assert store.lookup(root, prompt).blocks[1].groups == {"full"}
+    assert kv.restore(store, root, prompt[:300]) == 300
+    assert not kv.problems(store)
+
+
 def test_another_layout_is_refused_and_not_called_damage(store: Store, root: bytes) -> None:
     kv.write(store, root, kv.tokens((1, 256)))
     (ref,) = store.lookup(root, kv.tokens((1, 256))).blocks

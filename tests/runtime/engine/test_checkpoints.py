@@ -180,6 +180,16 @@ def test_a_private_conversation_that_becomes_public_brings_its_points(kind: str)
     assert result.n_cached >= 384
 
 
+def test_a_private_conversation_thins_out_nobody_elses_points(kind: str) -> None:
+    made = bench(kind, n_ctx=4096, checkpoints=policy(max_count=4, interval=128))
+    prompt = tokens(700)
+    made.ask(prompt, id_slot=0)
+    before = points(made)
+    made.ask(join(prompt, tokens(900, 1)), store=False, id_slot=1)
+    assert points(made) == before
+    made.check_references()
+
+
 def test_private_points_count_towards_the_memory(kind: str) -> None:
     free = bench(kind)
     free.ask(tokens(900), store=False)
