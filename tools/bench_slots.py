@@ -65,8 +65,9 @@ class LlamaServer(SlotClient):
 
 
 def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[Figure]:
-    """Both servers in turn read a prompt, save it at once and a second later, erase the slot and restore it.
+    """Both servers in turn read a prompt, save it a second later, erase the slot and restore it.
 
+    Then they read others and save them at once, apart because writing goes on for a while after that.
     What the other server saved is in the page cache when it answers. Of one figure its file is on the disk.
     """
     (folder / "peer").mkdir(parents=True)
@@ -75,9 +76,10 @@ def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[F
         LlamaServer(peer, model, folder / "peer", threads) as theirs,
     ):
         seconds = [_Seconds(ours), _Seconds(theirs, folder / "peer")]
-        for i in range(ROUNDS + 1):
-            for each in seconds if i % 2 else reversed(seconds):
-                each.round(i)
+        for step in (_Seconds.restored, _Seconds.saved_at_once):
+            for i in range(ROUNDS + 1):
+                for each in seconds if i % 2 else reversed(seconds):
+                    step(each, i)
     mine, other = seconds
     for action, a, b in (
         ("restore", mine.restore, other.restore),
@@ -102,13 +104,17 @@ class _Seconds:
         self.save: list[float] = []
         self.restore: list[float] = []
 
-    def round(self, i: int) -> None:
+    def saved_at_once(self, i: int) -> None:
+        server, name = self._server, f"now-{i}"
+        server.ask(random_prompt(1000 + i, N_PROMPT), id_slot=0)
+        self.save_at_once.append(_timed(lambda: server.act("save", name)))
+        if self._folder is not None:
+            file = self._folder / name
+            self.save_and_sync.append(self.save_at_once[-1] + _timed(lambda: _sync(file)))
+
+    def restored(self, i: int) -> None:
         server, name = self._server, f"slots-{i}"
         server.ask(random_prompt(i, N_PROMPT), id_slot=0)
-        self.save_at_once.append(_timed(lambda: server.act("save", f"{name}-now")))
-        if self._folder is not None:
-            file = self._folder / f"{name}-now"
-            self.save_and_sync.append(self.save_at_once[-1] + _timed(lambda: _sync(file)))
         time.sleep(_SETTLE_S)
         self.save.append(_timed(lambda: server.act("save", name)))
         server.act("erase", name)
