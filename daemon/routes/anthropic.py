@@ -6,8 +6,8 @@ from quart_trio import QuartTrio
 from daemon.anthropic_format import MessagesFormat
 from daemon.anthropic_request import chat_request
 from daemon.chat_request import ChatTurn, prepare_chat
-from daemon.replies import json_reply, request_body
-from daemon.requests import MessagesRequest, decode
+from daemon.replies import json_reply, read_request
+from daemon.requests import MessagesRequest
 from daemon.routes.generation import answer, make_completions, whole_prompt
 from daemon.service import Service
 
@@ -25,5 +25,5 @@ def register(app: QuartTrio, service: Service) -> None:
         return json_reply({"input_tokens": len(whole_prompt(service, turn.tokens))})
 
     async def _read() -> ChatTurn:
-        body = decode(await request_body(), MessagesRequest)
-        return await prepare_chat(chat_request(body), service)
+        body = await read_request(MessagesRequest, service.workers)
+        return await prepare_chat(await service.workers.run(chat_request, body), service)

@@ -12,8 +12,8 @@ from daemon.infill import gap_prompt, require_infill
 from daemon.model import ServedModel
 from daemon.native_format import NativeFormat
 from daemon.openai_format import TextFormat
-from daemon.replies import request_body
-from daemon.requests import CompletionRequest, TextCompletionRequest, decode
+from daemon.replies import read_request
+from daemon.requests import CompletionRequest, TextCompletionRequest
 from daemon.routes.generation import answer, make_completions
 from daemon.service import Service
 from daemon.settings import Settings
@@ -29,7 +29,7 @@ def register(app: QuartTrio, service: Service) -> None:
     @app.post("/completion", endpoint="completion")
     @app.post("/completions", endpoint="completions")
     async def native() -> Response:
-        body = decode(await request_body(), CompletionRequest)
+        body = await read_request(CompletionRequest, service.workers)
         _, prompts, several = await _prepare(body, "", body.n_cmpl or body.n or 1)
         settings = await _settings(body)
         completions = make_completions(service, prompts, settings)
@@ -38,7 +38,7 @@ def register(app: QuartTrio, service: Service) -> None:
 
     @app.post("/v1/completions")
     async def text() -> Response:
-        body = decode(await request_body(), TextCompletionRequest)
+        body = await read_request(TextCompletionRequest, service.workers)
         n, best_of = _counts(body)
         if body.suffix:
             require_infill(service.ready.model.tokenizer)

@@ -17,8 +17,8 @@ from daemon.embedding import (
 )
 from daemon.errors import ApiError, invalid
 from daemon.exchange import current_exchange
-from daemon.replies import json_reply, request_body
-from daemon.requests import EmbeddingsRequest, RerankRequest, decode
+from daemon.replies import json_reply, read_request
+from daemon.requests import EmbeddingsRequest, RerankRequest
 from daemon.service import Service
 from runtime.engine import Embedded, EmbedRequest
 from runtime.engine.messages import Tokens
@@ -41,7 +41,7 @@ def register(app: QuartTrio, service: Service) -> None:
         ready = service.ready
         if ready.readout is None:
             raise ApiError(501, "This server does not support embeddings. Start it with `--embeddings`")
-        body = decode(await request_body(), EmbeddingsRequest)
+        body = await read_request(EmbeddingsRequest, service.workers)
         pooling = ready.readout.pooling
         if not native_only and pooling is Pooling.NONE:
             raise invalid("Pooling type 'none' is not OAI compatible. Please use a different pooling type")
@@ -65,7 +65,7 @@ def register(app: QuartTrio, service: Service) -> None:
         ready = service.ready
         if ready.readout is None or ready.readout.pooling is not Pooling.RANK:
             raise ApiError(501, "This server does not support reranking. Start it with `--reranking`")
-        body = decode(await request_body(), RerankRequest)
+        body = await read_request(RerankRequest, service.workers)
         query, documents = read_documents(body)
         prompts = await service.workers.run(encode_pairs, query, documents, ready.model)
         embedded = await _embed(prompts, ready.readout)

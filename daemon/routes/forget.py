@@ -6,8 +6,8 @@ from quart_trio import QuartTrio
 from daemon.chat import encode_chat
 from daemon.chat_request import render_request
 from daemon.errors import ApiError, invalid
-from daemon.replies import json_reply, request_body
-from daemon.requests import ForgetRequest, decode
+from daemon.replies import json_reply, read_request
+from daemon.requests import ForgetRequest
 from daemon.routes.generation import whole_prompt
 from daemon.saves import SaveError
 from daemon.service import Service
@@ -20,7 +20,7 @@ from runtime.tokenizers import Tokenizer
 def register(app: QuartTrio, service: Service) -> None:
     @app.post("/store/forget")
     async def forget() -> Response:
-        body = decode(await request_body(), ForgetRequest)
+        body = await read_request(ForgetRequest, service.workers)
         if (body.messages is None) == (body.prompt is None) or body.messages == []:
             raise invalid("Expected either 'messages' or 'prompt'")
         text = await service.workers.run(_text_of, body, service)

@@ -5,8 +5,8 @@ from quart_trio import QuartTrio
 
 from daemon.infill import InfillLimits, check_infill, infill_prompt
 from daemon.native_format import NativeFormat
-from daemon.replies import request_body
-from daemon.requests import InfillRequest, decode
+from daemon.replies import read_request
+from daemon.requests import InfillRequest
 from daemon.routes.generation import answer, make_completions
 from daemon.service import Service
 from daemon.unsupported import refuse_unsupported
@@ -15,7 +15,7 @@ from daemon.unsupported import refuse_unsupported
 def register(app: QuartTrio, service: Service) -> None:
     @app.post("/infill")
     async def infill() -> Response:
-        body = decode(await request_body(), InfillRequest)
+        body = await read_request(InfillRequest, service.workers)
         ready, config = service.ready, service.config
         refuse_unsupported(body)
         check_infill(body, ready.model.tokenizer)

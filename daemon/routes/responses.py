@@ -4,8 +4,8 @@ from quart import Response
 from quart_trio import QuartTrio
 
 from daemon.chat_request import ChatTurn, prepare_chat
-from daemon.replies import json_reply, request_body
-from daemon.requests import ResponsesRequest, decode
+from daemon.replies import json_reply, read_request
+from daemon.requests import ResponsesRequest
 from daemon.responses_format import ResponsesFormat
 from daemon.responses_request import chat_request
 from daemon.routes.generation import answer, make_completions, whole_prompt
@@ -28,5 +28,5 @@ def register(app: QuartTrio, service: Service) -> None:
         return json_reply({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
     async def _read() -> ChatTurn:
-        body = decode(await request_body(), ResponsesRequest)
-        return await prepare_chat(chat_request(body), service)
+        body = await read_request(ResponsesRequest, service.workers)
+        return await prepare_chat(await service.workers.run(chat_request, body), service)

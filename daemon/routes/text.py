@@ -7,8 +7,8 @@ from quart_trio import QuartTrio
 
 from daemon.errors import invalid_field
 from daemon.model import ServedModel
-from daemon.replies import json_reply, request_body
-from daemon.requests import DetokenizeRequest, TokenizeRequest, decode
+from daemon.replies import json_reply, read_request
+from daemon.requests import DetokenizeRequest, TokenizeRequest
 from daemon.service import Service
 from daemon.text import encode_mixed
 
@@ -16,17 +16,21 @@ from daemon.text import encode_mixed
 def register(app: QuartTrio, service: Service) -> None:
     @app.post("/tokenize")
     async def tokenize() -> Response:
-        body = decode(await request_body(), TokenizeRequest)
+        body = await read_request(TokenizeRequest, service.workers)
         return json_reply({"tokens": await service.workers.run(_tokenize, body, service.ready.model)})
 
     @app.post("/detokenize")
     async def detokenize() -> Response:
-        body = decode(await request_body(), DetokenizeRequest)
-        tokens = body.tokens or []
-        n_vocab = service.ready.model.tokenizer.n_vocab
-        if any(not 0 <= token < n_vocab for token in tokens):
-            raise invalid_field("tokens", f"ids must be between 0 and {n_vocab - 1}")
-        return json_reply({"content": await service.workers.run(service.ready.model.decode, tokens)})
+        body = await read_request(DetokenizeRequest, service.workers)
+        content = await service.workers.run(_detokenize, body.tokens or [], service.ready.model)
+        return json_reply({"content": content})
+
+
+def _detokenize(tokens: list[int], model: ServedModel) -> str:
+    n_vocab = model.tokenizer.n_vocab
+    if any(not 0 <= token < n_vocab for token in tokens):
+        raise invalid_field("tokens", f"ids must be between 0 and {n_vocab - 1}")
+    return model.decode(tokens)
 
 
 def _tokenize(body: TokenizeRequest, model: ServedModel) -> list[Any]:

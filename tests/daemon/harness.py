@@ -111,6 +111,10 @@ class RunningDaemon:
         self._engines.put(engine)
         return engine
 
+    def loop_seconds(self) -> float:
+        """Processor time that the event loop's thread has used."""
+        return trio.from_thread.run_sync(time.thread_time, trio_token=self._token)
+
     def request_stop(self) -> None:
         """What a signal does."""
         if self.thread.is_alive():

@@ -25,6 +25,16 @@ def test_a_body_that_is_too_large_is_refused(daemon: RunningDaemon) -> None:
         assert b" 413 " in sock.recv(4096)
 
 
+@pytest.mark.parametrize("field", [b'"n_predict": 1.0', b'"n_predict": "x"'], ids=["whole floats", "wrong"])
+def test_a_large_body_is_checked_beside_the_event_loop(daemon: RunningDaemon, field: bytes) -> None:
+    body = b"{" + field + b', "prompt": [' + b",".join([b"1"] * 2_000_000) + b"]}"
+    loop, process = daemon.loop_seconds(), time.process_time()
+    assert daemon.client.post("/completion", content=body).status_code == 400
+    loop, process = daemon.loop_seconds() - loop, time.process_time() - process
+    # reading it off the connection is the loop's own work
+    assert loop < process / 3, f"{loop:.2f} of {process:.2f} s"
+
+
 @pytest.mark.parametrize("junk", [b"\x00\xff\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n"])
 def test_what_is_not_http_is_answered_400_and_harms_nobody(daemon: RunningDaemon, junk: bytes) -> None:
     with connect(daemon) as sock:
