@@ -18,20 +18,23 @@ from tests.runtime.evaluation import model
 
 Tokens = npt.NDArray[np.int32]
 
-N_CTX, N_SLOTS, N_BLOCKS = 1024, 2, 64
+N_CTX, N_SLOTS = 1024, 2
 
 
 class EngineProcess:
     """Use as a context manager, whose end is a clean stop unless it was killed.
 
-    Points are left at prompts' ends, and at intervals; `max_points` of a prefix stay.
+    Points are left at prompts' ends, and at intervals; `max_points` of a prefix stay. RAM has `n_blocks`.
     """
 
-    def __init__(self, path: Path, store: Path, max_points: int = 32, **options: Any) -> None:
+    def __init__(
+        self, path: Path, store: Path, cache_type: str = "f16", max_points: int = 32, n_blocks: int = 128
+    ) -> None:
         spawning = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawning.Pipe()
         policy = CheckpointPolicy(max_points, tolerance=0)
-        self._process = spawning.Process(target=_serve, args=(theirs, path, store, policy, options))
+        config = EngineConfig(N_SLOTS, N_CTX, n_blocks, restore_seconds=PATIENCE_S, checkpoints=policy)
+        self._process = spawning.Process(target=_serve, args=(theirs, path, store, cache_type, config))
         self._theirs = theirs
 
     def __enter__(self) -> Self:
@@ -79,11 +82,8 @@ class EngineProcess:
         return self._pipe.recv()
 
 
-def _serve(
-    pipe: Connection, path: Path, store: Path, policy: CheckpointPolicy, options: dict[str, Any]
-) -> None:
-    config = EngineConfig(N_SLOTS, N_CTX, N_BLOCKS, restore_seconds=PATIENCE_S, checkpoints=policy)
-    with model(path, n_ctx=N_CTX, max_runs=N_SLOTS, n_ubatch=256, **options) as loaded:
+def _serve(pipe: Connection, path: Path, store: Path, cache_type: str, config: EngineConfig) -> None:
+    with model(path, n_ctx=N_CTX, max_runs=N_SLOTS, n_ubatch=256, cache_type=cache_type) as loaded:
         trio.run(_converse, pipe, loaded, store, config)
 
 

@@ -35,7 +35,7 @@ N_PREDICT = 3
 
 LATENTS = ("deepseek2", "deepseek32", "glm-dsa", "deepseek4")
 KINDS = (
-    *("llama", "llama q8_0", "smollm2"),  # rows of all positions
+    *("llama", "qwen3 q8_0", "smollm2"),  # rows of all positions
     *("gemma3", "gemma3-270m", "gpt-oss", "llama4"),  # of a window, of a chunk
     *("gemma3n", "gemma4"),  # shared by layers
     *("mamba", "mamba2", "rwkv7", "lfm2"),  # states, convolutions
@@ -58,8 +58,8 @@ class Case:
     at: list[int]
     rng: random.Random
 
-    def engine(self, store: Path, max_points: int = 32) -> EngineProcess:
-        return EngineProcess(self.path, store, max_points, cache_type=self.cache_type)
+    def engine(self, store: Path, **room: int) -> EngineProcess:
+        return EngineProcess(self.path, store, self.cache_type, **room)
 
     def draw(self, n_tokens: int) -> Tokens:
         return np.array(self.rng.choices(range(self.cold.runner.n_vocab), k=n_tokens), np.int32)
@@ -99,7 +99,7 @@ class Case:
         self.check_bits(self.trunk, answer)
 
     def check_bits(self, prompt: Tokens, answer: Answer) -> None:
-        """Against a sequence that reads all of it, in other chunks than the engine."""
+        """Against a sequence that reads all of it, in other chunks and on fewer threads than the engine."""
         sequence = LinearSequence(self.cold.runner, N_CTX)
         *_, last = (step.copy() for step in sequence.evaluate(prompt, logits="last"))
         following = np.array(answer.tokens[:-1], np.int32)
@@ -116,7 +116,7 @@ def case(kind: str) -> Iterator[Case]:
     rng = random.Random(f"{SEED} {kind}")
     name, _, given = kind.partition(" ")
     path, cache_type = REAL[name]() if name in REAL else arch(name), given or "f16"
-    with model(path, n_ctx=N_CTX, n_ubatch=128, cache_type=cache_type) as cold:
+    with model(path, n_ctx=N_CTX, n_threads=1, n_ubatch=128, cache_type=cache_type) as cold:
         if kind == "deepseek4":
             trunk = np.load(shared("models/dsv4/dsv4-tiny-a-f32.long.npz"))["tokens"].astype(np.int32)
         else:
@@ -167,7 +167,7 @@ def test_it_goes_on_at_any_token_from_ram_from_the_store_after_a_kill_and_after_
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LATENTS)
 def test_it_goes_on_at_every_token_from_ram(kind: str, tmp_path: Path) -> None:
-    with case(kind) as c, c.engine(tmp_path, max_points=400) as engine:
+    with case(kind) as c, c.engine(tmp_path, max_points=400, n_blocks=1000) as engine:
         every = replace(c, at=list(range(1, 301)))
         every.remember(engine, c.trunk)
         for n in c.rng.sample(every.at, 300):
