@@ -97,7 +97,7 @@ class Session:
         self._recorder = Recorder(loaded)
         self._client = EngineClient(config.n_slots, 8)
         self._bridge = MemoryBridge(store, loaded, self._client, "test")
-        self._bridge.identify()
+        self._bridge.port.identify()
         self._start()
 
     async def ask(self, prompt: npt.NDArray[np.int32], n_predict: int, id_slot: int = -1) -> Answer:
