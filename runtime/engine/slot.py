@@ -25,7 +25,8 @@ class Task:
     """A request with its progress. Times are seconds of the engine's clock; `answering`: the first token.
 
     `turns` are the turns' starts where a point is due, `logits` those after the first `logits_at` tokens, for
-    as long as nothing has changed them.
+    as long as nothing has changed them. The first `n_offered` tokens of the prompt were lent to the store at
+    `offered_at`, which counts from when its reading began.
     """
 
     request: GenerateRequest
@@ -38,6 +39,11 @@ class Task:
     turns: frozenset[int] = frozenset()
     logits: Logits | None = None
     logits_at: int = 0
+    n_offered: int = 0
+    offered_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.offered_at = self.started
 
     def keep_logits(self, logits: Logits, n_tokens: int) -> None:
         """Keep the logits after `n_tokens` tokens, which the next step overwrites.

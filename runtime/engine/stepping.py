@@ -17,6 +17,9 @@ from runtime.runner import Run
 _GIVEN_UP_IN_A_ROW = 2
 # Positions after which what memory may soon lack is offered to the store: each offer goes through all blocks.
 _OFFERED_AT = 16 * BLOCK
+# What a crash may cost of a prompt that is being read: so many seconds, or such a share of what was read.
+_OFFERED_SECONDS = 0.5
+_OFFERED_SHARE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,6 @@ class Stepper:
                 task.keep_logits(mine, slot.sequence.n_tokens)
             core.checkpoints.passed(slot, core.slots)
             if slot.phase is Phase.PREFILL:
-                self._offer_windows(slot, run.start)
                 self._prefilled(slot, task, len(run.tokens))
             elif slot.sequence.n_tokens % BLOCK == 0:
                 core.lender.offer(slot, slot.sequence.n_tokens, "interval")
@@ -154,13 +156,22 @@ class Stepper:
                 blocked.append(slot)
         return step, blocked
 
-    def _offer_windows(self, slot: Slot, start: int) -> None:
-        """When memory will lack windows of a prompt before it is read, the store can keep them."""
+    def _offer_read(self, slot: Slot, task: Task, n_rows: int) -> None:
+        """Lend the store what was read of a prompt: it may take minutes more, and memory may lack windows."""
+        core, n = self._core, slot.sequence.n_tokens // BLOCK * BLOCK
+        is_late = core.clock() - task.offered_at >= _OFFERED_SECONDS
+        if (is_late and n - task.n_offered >= max(BLOCK, n // _OFFERED_SHARE)) or self._lacks_windows(
+            slot, n_rows
+        ):
+            core.lender.offer(slot, n, "interval")
+            task.offered_at, task.n_offered = core.clock(), n
+
+    def _lacks_windows(self, slot: Slot, n_rows: int) -> bool:
+        """Asked from time to time: will there be no memory for windows before the prompt is read?"""
         pool, n = self._core.pool, slot.sequence.n_tokens
-        if n // _OFFERED_AT == start // _OFFERED_AT or not pool.layout.windowed:
-            return
-        if pool.shortage(n_blocks=-(-slot.demand().n_prefill // BLOCK)):
-            self._core.lender.offer(slot, n // BLOCK * BLOCK, "interval")
+        if n // _OFFERED_AT == (n - n_rows) // _OFFERED_AT or not pool.layout.windowed:
+            return False
+        return pool.shortage(n_blocks=-(-slot.demand().n_prefill // BLOCK)) > 0
 
     def _prefilled(self, slot: Slot, task: Task, n_rows: int) -> None:
         core = self._core
@@ -169,6 +180,7 @@ class Stepper:
         core.progress(slot, task)
         n_prompt = len(task.request.prompt)
         if slot.sequence.n_tokens < n_prompt:
+            self._offer_read(slot, task, n_rows)
             return
         # Without its point, a model with a tail could not use the last block.
         n_offered = n_prompt if slot.sequence.has_tail else n_prompt // BLOCK * BLOCK

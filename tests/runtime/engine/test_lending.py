@@ -1,6 +1,7 @@
 """What is lent to the store holds the tokens it is lent for and nothing else."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -140,3 +141,40 @@ def test_without_a_block_for_a_copy_a_single_tile_cannot_be_lent() -> None:
     answer = bench.answer(5)
     assert isinstance(answer, SlotCaptured) and answer.snapshot is None
     assert isinstance(answer.error, PoolExhausted)
+
+
+def seconds_of_offers(prompt: np.ndarray, seconds_per_step: float) -> list[tuple[float, str, int]]:
+    """When a prompt's beginnings were offered while steps of 64 tokens took so long: (time, why, tokens)."""
+    store = DictStore()
+    bench = Bench(port=store, n_ubatch=64, n_ctx=16_384, n_blocks=80, offer_min_tokens=1)
+    store.post = bench.post
+    bench.submit(prompt, 0)
+    bench.turn()
+    store.answer()
+    offers = []
+    while bench.turn():
+        offers += [(bench.now, why, n) for why, n in store.seen]
+        store.seen.clear()
+        store.write()
+        bench.now += seconds_per_step
+    return offers
+
+
+def test_what_is_read_of_a_prompt_is_lent_as_reading_goes_on() -> None:
+    offers = seconds_of_offers(tokens(2000), 0.1)
+    read = [(now, n) for now, why, n in offers if why == "interval"]
+    assert read[0][0] <= 0.6
+    for (a, n), (b, more) in pairwise(read):
+        assert 0.5 <= b - a < 0.9  # half a second, and a block of four steps may have just begun
+        assert more % BLOCK == 0 and more >= n + BLOCK
+    assert [n for _, why, n in offers if why != "interval"] == [1792, 2000]
+
+
+def test_a_prompt_that_is_read_at_once_is_lent_when_it_is_read() -> None:
+    assert {why for _, why, _ in seconds_of_offers(tokens(2000), 0.001)} == {"prompt_end", "release"}
+
+
+def test_of_a_long_prompt_a_share_is_read_before_it_is_lent_again() -> None:
+    read = [n for _, why, n in seconds_of_offers(tokens(15_000), 60.0) if why == "interval"]
+    assert {b - a for a, b in pairwise(read) if b <= 8192} == {256}
+    assert {b - a for a, b in pairwise(read) if b > 8192 + 256} == {512}
