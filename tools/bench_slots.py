@@ -67,8 +67,10 @@ class LlamaServer(SlotClient):
 def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[Figure]:
     """Both servers in turn read a prompt, save it a second later, erase the slot and restore it.
 
-    Then they read others and save them at once, apart because writing goes on for a while after that.
-    What the other server saved is in the page cache when it answers. Of one figure its file is on the disk.
+    Then they restore what they saved the round before: where one conversation takes the slot of another, emberd
+    may still have both in memory. After that they read others and save them at once, apart because writing
+    goes on for a while. What the other server saved is in the page cache when it answers. Of one figure its
+    file is on the disk.
     """
     (folder / "peer").mkdir(parents=True)
     with (
@@ -83,6 +85,7 @@ def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[F
     mine, other = seconds
     for action, a, b in (
         ("restore", mine.restore, other.restore),
+        ("restore of the conversation before", mine.swap, other.swap),
         ("save, a second after the answer", mine.save, other.save),
         ("save at once", mine.save_at_once, other.save_at_once),
         ("save at once and fsync", mine.save_at_once, other.save_and_sync),
@@ -103,6 +106,7 @@ class _Seconds:
         self.save_and_sync: list[float] = []
         self.save: list[float] = []
         self.restore: list[float] = []
+        self.swap: list[float] = []
 
     def saved_at_once(self, i: int) -> None:
         server, name = self._server, f"now-{i}"
@@ -119,6 +123,8 @@ class _Seconds:
         self.save.append(_timed(lambda: server.act("save", name)))
         server.act("erase", name)
         self.restore.append(_timed(lambda: server.act("restore", name)))
+        before = f"slots-{max(0, i - 1)}"
+        self.swap.append(_timed(lambda: server.act("restore", before)))
 
 
 def _sync(path: Path) -> None:
