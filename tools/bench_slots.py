@@ -67,10 +67,10 @@ class LlamaServer(SlotClient):
 def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[Figure]:
     """Both servers in turn read a prompt, save it a second later, erase the slot and restore it.
 
-    Then they restore what they saved the round before: where one conversation takes the slot of another, emberd
-    may still have both in memory. After that they read others and save them at once, apart because writing
-    goes on for a while. What the other server saved is in the page cache when it answers. Of one figure its
-    file is on the disk.
+    Then they restore what they saved the round before: where one conversation takes the slot of another,
+    emberd may still have both in memory. After that they read others and save them at once, apart because
+    writing goes on for a while. What the other server saved is in the page cache when it answers. Of one
+    figure its file is on the disk.
     """
     (folder / "peer").mkdir(parents=True)
     with (
