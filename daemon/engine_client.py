@@ -48,10 +48,6 @@ class Generation:
         self._index = {request.request_id: i for i, request in enumerate(requests)}
         self._send, self._receive = trio.open_memory_channel[tuple[int, Event]](math.inf)
 
-    @property
-    def n_running(self) -> int:
-        return len(self._index)
-
     async def receive(self) -> tuple[int, Event]:
         """The next event and the number of its completion. Cancelling the wait loses nothing.
 

@@ -17,8 +17,6 @@ from store.environment import Environment, Txn
 from store.errors import Damaged
 from store.records import PointRecord
 
-KEY_BYTES = ID_BYTES + 2 + ID_BYTES
-
 
 @dataclass(frozen=True, slots=True)
 class PointRef:

@@ -34,8 +34,6 @@ from runtime.kernels.simd import (
     vabs,
     vmax,
 )
-from runtime.kernels.tape import Op, arg, variable
-from runtime.team import grab
 
 #: widths of column tiles, widest first; the last is 1
 WIDTHS = ISA.widths
@@ -177,15 +175,3 @@ def quantise(src, lds, j0, j1, m, k, dst, kind):
             else:
                 _quantise_column(x, record, nc, c, k, kind)
         first += nc
-
-
-@Op
-def quantise_rows(a, job, ith, nth, ctl):
-    """(rows, bytes per row, k, dst, activation kind, variable of the row count)"""
-    src, lds, k, dst, kind = arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), arg(a, 4)
-    m = variable(job, arg(a, 5))
-    while True:
-        j = grab(ctl, nth, 4)
-        if j >= m:
-            break
-        quantise(src, lds, j, min(m, j + 4), m, k, dst, kind)

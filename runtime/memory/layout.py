@@ -16,7 +16,6 @@ from runtime.memory.tail import TailLayout
 
 BLOCK = 256
 TILE = 16
-TILES_PER_BLOCK = BLOCK // TILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,14 +73,6 @@ class Tokenizer(ABC):
         return self.vocab.special.get("sep")
 
     @property
-    def pad_id(self) -> int | None:
-        return self.vocab.special.get("pad")
-
-    @property
-    def mask_id(self) -> int | None:
-        return self.vocab.special.get("mask")
-
-    @property
     def fim_ids(self) -> dict[str, int]:
         """Fill-in-the-middle tokens by role: fim_pre, fim_suf, fim_mid, fim_pad, fim_rep, fim_sep."""
         return {role: id for role, id in self.vocab.special.items() if role.startswith("fim_")}
