@@ -71,7 +71,10 @@ class Record:
         n_needed, n_known = _numbers_of_fields(cast(Any, cls))
         if len(rest) < n_needed:
             raise Damaged(f"a {cls.__name__} of {len(rest)} fields")
-        return cls._of(rest[:n_known])
+        try:
+            return cls._of(rest[:n_known])
+        except TypeError as error:
+            raise Damaged(f"a {cls.__name__} with a field of another type: {error}") from None
 
     @classmethod
     def _of(cls, values: list[Any]) -> Self:
