@@ -200,6 +200,47 @@ def test_a_loading_model_is_waited_for(page: Page, daemon: StubDaemon) -> None:
     assert len(daemon.requests) == 3
 
 
+SLOW_READS = """() => {
+    const get = IDBObjectStore.prototype.get;
+    IDBObjectStore.prototype.get = function (key) {
+        const slow = {};
+        get.call(this, key).onsuccess = ({ target }) =>
+            setTimeout(() => { slow.result = target.result; slow.onsuccess(); }, 500);
+        return slow;
+    };
+}"""
+
+
+def test_a_question_asked_while_a_conversation_is_opened_belongs_to_it(page: Page, daemon: StubDaemon) -> None:
+    daemon.answers = [answer("one"), answer("two"), answer("three")]
+    ask(page, "first")
+    expect(answers(page)).to_contain_text("one")
+    page.get_by_role("button", name="New conversation").click()
+    ask(page, "second")
+    expect(answers(page)).to_contain_text("two")
+    wait_until_kept(page, 2)
+    page.evaluate(SLOW_READS)
+    page.get_by_role("button", name="first", exact=True).click()
+    ask(page, "more")
+    expect(questions(page)).to_have_text(["first", "more"])
+    expect(answers(page).last).to_contain_text("three")
+
+
+def test_of_two_conversations_opened_at_once_the_last_is_shown(page: Page, daemon: StubDaemon) -> None:
+    daemon.answers = [answer("one"), answer("two")]
+    ask(page, "first")
+    expect(answers(page)).to_contain_text("one")
+    page.get_by_role("button", name="New conversation").click()
+    ask(page, "second")
+    expect(answers(page)).to_contain_text("two")
+    wait_until_kept(page, 2)
+    page.evaluate(SLOW_READS)
+    page.get_by_role("button", name="first", exact=True).click()
+    page.get_by_role("button", name="New conversation").click()
+    page.wait_for_timeout(1000)
+    expect(questions(page)).to_have_count(0)
+
+
 def test_a_daemon_that_is_away_is_waited_for(page: Page, daemon: StubDaemon) -> None:
     expect(page.get_by_role("status")).to_contain_text(MODEL)
     daemon.away = True

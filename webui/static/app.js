@@ -18,10 +18,12 @@ const answering = new Map();
 // Deleted ones whose answer may still be under way: they must not be kept again.
 const gone = new WeakSet();
 let shown = newConversation();
+// Done once the conversation that was asked for last is on show.
+let opening = Promise.resolve();
 let watching = false;
 
 const composer = new Composer({ onSend: send, onStop: () => answering.get(shown.id)?.abort() });
-const sidebar = new Sidebar({ onOpen: open, onDelete: remove, onNew: () => show(newConversation()) });
+const sidebar = new Sidebar({ onOpen: open, onDelete: remove, onNew: () => open() });
 const dialog = new SettingsDialog(watchModel);
 const list = new MessageList({ onRegenerate: regenerate, onEdit: edit });
 
@@ -33,9 +35,22 @@ window.addEventListener("hashchange", () => {
 watchModel();
 await open(location.hash.slice(1));
 
-async function open(id) {
-  const conversation = live.get(id) ?? (id ? await collection.load(id) : undefined);
-  show(conversation ?? newConversation());
+/** Show a conversation, or a new one. Who asks for another one meanwhile sees only that. */
+function open(id) {
+  const mine = load(id).then((conversation) => {
+    if (opening === mine) show(conversation);
+  });
+  opening = mine;
+  return mine;
+}
+
+async function load(id) {
+  try {
+    return live.get(id) ?? (id ? await collection.load(id) : undefined) ?? newConversation();
+  } catch (error) {
+    warnOfStorage(`The browser did not give this conversation back: ${error.message}`);
+    return newConversation();
+  }
 }
 
 function show(conversation) {
@@ -52,6 +67,11 @@ function show(conversation) {
 }
 
 async function send(text) {
+  await opening; // What is typed after a click on a conversation belongs to that one.
+  if (answering.has(shown.id)) {
+    composer.giveBack(text);
+    return;
+  }
   const conversation = shown;
   const { system } = settings();
   if (system && !conversation.messages.length) {

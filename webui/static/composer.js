@@ -41,6 +41,12 @@ export class Composer {
     if (hadFocus) this.focus();
   }
 
+  /** Put back what was sent but could not be taken. */
+  giveBack(text) {
+    this.#field.value = [text, this.#field.value].filter(Boolean).join("\n");
+    this.#fit();
+  }
+
   focus() {
     this.#field.focus({ preventScroll: true });
   }
