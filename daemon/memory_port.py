@@ -137,6 +137,14 @@ class StorePort:
             given_up.lost()
             given_up.release()
 
+    def recall(self) -> bool:
+        with self._lock:
+            waiting, self._waiting = self._waiting, deque()
+        for snapshot in waiting:
+            snapshot.lost()
+            snapshot.release()
+        return self._store.recall()
+
     def write(
         self,
         root: bytes,

@@ -47,6 +47,7 @@ class Job:
     n_bytes: int
     progress: Progress = field(default_factory=Progress)
     started: bool = False
+    recalled: bool = False
     max_points: int = 8
     _links: list[tuple[bytes, bytes, bytes]] | None = None
 

@@ -201,6 +201,13 @@ class Store:
         fingerprint = self._known(request.root).id
         self.writer.offer(Job(request, fingerprint, elements, request.n_bytes, max_points=self._max_points))
 
+    def recall(self) -> bool:
+        """Settle what was offered as soon as that can be, written or not; saves are written to their end.
+
+        True when something was written since the last call.
+        """
+        return self.writer.recall()
+
     def flush(self, deadline: float) -> bool:
         """Wait up to `deadline` seconds until all that was offered is settled; False when it is not."""
         return self.writer.flush(deadline)

@@ -67,6 +67,16 @@ class WriteQueue:
         self.n_bytes += job.n_bytes
         return given_up
 
+    def recall(self) -> list[Job]:
+        """Return the offers given up; of those under way the rest is not to be written."""
+        jobs = [item for item in self._items if isinstance(item, Job) and not item.is_save]
+        given_up = [job for job in jobs if not job.started]
+        for job in given_up:
+            self.remove(job)
+        for job in jobs:
+            job.recalled = True
+        return given_up
+
     def head(self, at_most_bytes: int) -> Order | list[Job] | None:
         """What to do next: an order, which is taken out, or the next jobs, which stay until `remove`."""
         if not self._items:

@@ -32,6 +32,7 @@ IDLE_S = 5.0
 TOUCH_S = 30.0
 SLOW_S = 10.0
 _MAX_TOUCHES = 100_000
+_RECALLED = WriteResult(Outcome.DROPPED, reason="the memory was needed")
 T = TypeVar("T")
 log = logging.getLogger("store")
 
@@ -66,6 +67,8 @@ class Writer:
         self._stop_at: float | None = None
         self._broken = ""
         self._is_busy = False
+        self._n_steps = 0
+        self._n_steps_at_recall = -1
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         environment.bind_writer(self._thread)
         self._thread.start()
@@ -108,6 +111,20 @@ class Writer:
             self._condition.notify_all()
         for dropped in given_up:
             self._settle(dropped, WriteResult(Outcome.DROPPED, reason=reason or "the store's queue is full"))
+
+    def recall(self) -> bool:
+        """Give back at once the offers that wait, and the others with the next commit; saves stay.
+
+        True when something was committed since the last call.
+        """
+        with self._condition:
+            given_up = self._queue.recall()
+            has_come_on = self._n_steps != self._n_steps_at_recall
+            self._n_steps_at_recall = self._n_steps
+            self._condition.notify_all()
+        for job in given_up:
+            self._settle(job, _RECALLED)
+        return has_come_on
 
     def order(self, call: Callable[[Update], T], timeout: float, *, sync: bool = False) -> T:
         """Run `call` in a transaction after everything queued before, and wait for its commit.
@@ -205,6 +222,7 @@ class Writer:
         finally:
             with self._condition:
                 self._is_busy = False
+                self._n_steps += work is not None
                 self._condition.notify_all()
         return True
 
@@ -262,6 +280,8 @@ class Writer:
             job.progress = reached
             if job.is_complete(reached):
                 self._finish_job(job, job.result())
+            elif job.recalled:
+                self._finish_job(job, _RECALLED)
         self._breathe(n_bytes, elapsed)
 
     @property

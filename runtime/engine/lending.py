@@ -59,6 +59,10 @@ class Lender:
                 # Once: what comes back of this very loan must not start the next.
                 slot.owes_end = False
 
+    def recall(self) -> bool:
+        """Ask the store to give back what it does not have to have; is what it keeps still being written?"""
+        return self._port is not None and self._port.recall()
+
     def save(self, slot: Slot) -> PrefixSnapshot:
         """All that the slot remembers, with every point and one at its end. Errors: PoolExhausted."""
         sequence = slot.sequence

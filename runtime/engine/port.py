@@ -111,3 +111,9 @@ class MemoryPort(Protocol):
 
     def offer(self, snapshot: PrefixSnapshot) -> None:
         """Lend a prefix for write-behind. The port releases the snapshot when it is written or dropped."""
+
+    def recall(self) -> bool:
+        """Memory is needed: release, as soon as that can be, all that was offered and nobody waits for.
+
+        True when writing has come on since the last call, so that waiting for the rest is no vain hope.
+        """

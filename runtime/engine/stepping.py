@@ -20,6 +20,8 @@ _OFFERED_AT = 16 * BLOCK
 # What a crash may cost of a prompt that is being read: so many seconds, or such a share of what was read.
 _OFFERED_SECONDS = 0.5
 _OFFERED_SHARE = 32
+# After so long without a free block the store is asked to give back what it was offered.
+_RECALL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,30 @@ class Step:
         return sum(len(run.tokens) for run in self.runs)
 
 
+@dataclass(slots=True)
+class _Stall:
+    """Nobody can go on: when the store is asked for memory (again), and when somebody has to end."""
+
+    recall_at: float
+    give_up_at: float
+
+
 class Stepper:
     def __init__(self, core: Core, n_ubatch: int) -> None:
         self._core = core
         self._n_ubatch = n_ubatch
         self._pace = Pace(core.config.max_step_ms)
-        self._stalled_since: float | None = None
+        self._stall: _Stall | None = None
         self._n_given_up = 0
 
     @property
     def stalled(self) -> bool:
         """All running slots lack blocks and wait for the store to give some back."""
-        return self._stalled_since is not None
+        return self._stall is not None
 
     def next_deadline(self) -> float | None:
         """When a step that found no free blocks has waited long enough for the store to give some back."""
-        if self._stalled_since is None:
-            return None
-        return self._stalled_since + self._core.config.restore_seconds
+        return None if self._stall is None else min(self._stall.recall_at, self._stall.give_up_at)
 
     def plan(self) -> Step | None:
         """The next step; None when nobody can go on.
@@ -65,14 +73,14 @@ class Stepper:
             shares = plan_step([slot.demand() for slot in slots], self._n_ubatch, limit)
             step, blocked = self._build(shares)
             if step.runs:
-                self._stalled_since = None
+                self._stall = None
                 self._forget_logits()
                 return step
             slots = [slot for slot in slots if slot.running and slot not in blocked]
         if any(slot.running for slot in self._core.slots):
             self._unblock()
         else:
-            self._stalled_since = None
+            self._stall = None
         return None
 
     def finish(self, step: Step, logits: npt.NDArray[np.float32], ms: float) -> None:
@@ -237,16 +245,23 @@ class Stepper:
         return True
 
     def _unblock(self) -> None:
-        """Every running slot lacks blocks: wait for the store to return some, then end the youngest."""
+        """Every running slot lacks blocks: wait for the store to return some, then end the youngest.
+
+        The store is asked for what was only offered. A save it has to finish, as long as it gets on.
+        """
         core = self._core
         now = core.clock()
-        if self._stalled_since is None:
-            self._stalled_since = now
-        deadline = self._stalled_since + core.config.restore_seconds
-        if core.pool.n_leases and now < deadline:
+        patience = core.config.restore_seconds
+        if self._stall is None:
+            self._stall = _Stall(now + min(_RECALL_SECONDS, patience), now + patience)
+        if core.pool.n_leases and now >= self._stall.recall_at:
+            self._stall.recall_at = now + min(_RECALL_SECONDS, patience)
+            if core.lender.recall():
+                self._stall.give_up_at = now + patience
+        if core.pool.n_leases and now < self._stall.give_up_at:
             return
         youngest = max((slot for slot in core.slots if slot.running), key=lambda slot: slot.demand().arrival)
-        self._stalled_since = None
+        self._stall = None
         assert youngest.task is not None
         if youngest.phase is Phase.DECODE:
             youngest.task.answer.truncated = True

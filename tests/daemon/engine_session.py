@@ -130,6 +130,13 @@ class Session:
                 if isinstance(event, Finished):
                     return event, tokens
 
+    async def save(self, id_slot: int, name: str) -> None:
+        await self._bridge.save(id_slot, name)
+
+    async def restore(self, id_slot: int, name: str) -> int:
+        """How many tokens the slot has of the save."""
+        return (await self._bridge.restore(id_slot, name)).n_tokens
+
     async def forget(self) -> None:
         """Nothing stays in RAM, all that was offered is in the store."""
         await trio.to_thread.run_sync(self._engine.close)

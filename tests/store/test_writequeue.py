@@ -113,3 +113,27 @@ def test_a_save_does_not_wait_for_the_pace(store: Store, root: bytes) -> None:
     store.save_manifest("now", root, prompt)
     assert time.perf_counter() - started < 5
     store.set_pace(None)
+
+
+def test_offers_are_given_back_when_their_memory_is_needed_and_saves_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("BATCH_BYTES", "HURRIED_BYTES"):
+        monkeypatch.setattr(writer, bound, 1)
+    long = kv.tokens((1, 20 * BLOCK))
+    with kv.open_store(tmp_path) as store:
+        root = store.register(kv.FINGERPRINT)
+        write = store.environment.write
+        monkeypatch.setattr(store.environment, "write", lambda call: (time.sleep(0.1), write(call))[1])
+        begun = kv.Offer(store, root, long)
+        while not store.statistics().bytes_written:
+            time.sleep(0.01)
+        waiting, kept = kv.Offer(store, root, kv.tokens((2, 700))), kv.Offer(store, root, long[:700], "save")
+        assert store.recall()
+        assert waiting.results and waiting.results[0].outcome == "dropped" and not begun.results
+        assert not store.recall(), "nothing was written meanwhile"
+        assert begun.wait().outcome == "dropped"
+        assert kept.wait().outcome == "written"
+        assert 700 <= store.lookup(root, long).n_tokens < len(long)
+        assert not kv.problems(store)
+        assert store.recall()

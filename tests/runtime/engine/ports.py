@@ -42,6 +42,8 @@ class DictStore:
         self.lookups: list[tuple[int, bytes, Tokens, int]] = []
         self.loads: list[tuple[int, bytes, Tokens, int, tuple[BlockViews, ...], PointViews | None]] = []
         self.cut_loads_to: int | None = None
+        self.is_writing = False
+        self.n_recalls = 0
 
     def lookup(self, ticket: int, root: bytes, tokens: Tokens, have: int) -> None:
         self.lookups.append((ticket, root, tokens.copy(), have))
@@ -60,6 +62,11 @@ class DictStore:
     def offer(self, snapshot: PrefixSnapshot) -> None:
         self.offers.append(snapshot)
         self.seen.append((snapshot.why, len(snapshot.tokens)))
+
+    def recall(self) -> bool:
+        """Nothing is given back, as if all of it were saves; is it being written?"""
+        self.n_recalls += 1
+        return self.is_writing
 
     def write(self) -> None:
         """Store what was offered, however long ago, and give it back."""

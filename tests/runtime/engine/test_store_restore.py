@@ -302,10 +302,29 @@ def test_a_pool_whose_blocks_never_return_fails_the_request_after_the_deadline()
     ask(bench, store, tokens(900), 3)
     request_id = bench.submit(tokens(900, seed=1), 3)
     settle(bench, store)
-    assert bench.stepper.next_deadline() == 10.0
+    assert bench.stepper.next_deadline() == 1.0
+    bench.now = 9.5
+    bench.run()
+    assert store.n_recalls == 1 and bench.result(request_id).error is None
     bench.now = 10.5
     bench.run()
     assert "memory pool" in str(bench.result(request_id).error)
+
+
+def test_a_pool_whose_blocks_are_being_written_is_waited_for_as_long_as_that_takes() -> None:
+    bench, store = with_store(n_slots=1, n_ctx=1024, n_blocks=4)
+    ask(bench, store, tokens(900), 3)
+    request_id = bench.submit(tokens(900, seed=1), 3)
+    settle(bench, store)
+    store.is_writing = True
+    for second in range(1, 60):
+        bench.now = float(second)
+        bench.run()
+        assert bench.result(request_id).error is None and bench.stepper.next_deadline() == second + 1
+    store.write()
+    settle(bench, store)
+    assert bench.result(request_id).ids == expected(tokens(900, seed=1), 3)
+    bench.check_references()
 
 
 @pytest.mark.parametrize("seed", range(4))
