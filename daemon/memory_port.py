@@ -143,7 +143,7 @@ class StorePort:
         for snapshot in waiting:
             snapshot.lost()
             snapshot.release()
-        return self._store.recall()
+        return self._store.recall() or bool(waiting)
 
     def write(
         self,

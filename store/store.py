@@ -204,7 +204,7 @@ class Store:
     def recall(self) -> bool:
         """Settle what was offered as soon as that can be, written or not; saves are written to their end.
 
-        True when something was written since the last call.
+        True when something was settled, or written since the last call.
         """
         return self.writer.recall()
 

@@ -115,7 +115,7 @@ class Writer:
     def recall(self) -> bool:
         """Give back at once the offers that wait, and the others with the next commit; saves stay.
 
-        True when something was committed since the last call.
+        True when something was given back, or committed since the last call.
         """
         with self._condition:
             given_up = self._queue.recall()
@@ -124,7 +124,7 @@ class Writer:
             self._condition.notify_all()
         for job in given_up:
             self._settle(job, _RECALLED)
-        return has_come_on
+        return has_come_on or bool(given_up)
 
     def order(self, call: Callable[[Update], T], timeout: float, *, sync: bool = False) -> T:
         """Run `call` in a transaction after everything queued before, and wait for its commit.

@@ -115,5 +115,5 @@ class MemoryPort(Protocol):
     def recall(self) -> bool:
         """Memory is needed: release, as soon as that can be, all that was offered and nobody waits for.
 
-        True when writing has come on since the last call, so that waiting for the rest is no vain hope.
+        True when something was released, or writing has come on since the last call: waiting is no vain hope.
         """

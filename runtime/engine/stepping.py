@@ -67,6 +67,7 @@ class Stepper:
         A slot for whose rows there are no blocks is left out, and its rows are offered to the others.
         """
         self._answer_at_once()
+        lends = self._core.pool.n_leases > 0
         slots = [slot for slot in self._core.slots if slot.running]
         limit = self._pace.rows()
         while slots:
@@ -78,7 +79,7 @@ class Stepper:
                 return step
             slots = [slot for slot in slots if slot.running and slot not in blocked]
         if any(slot.running for slot in self._core.slots):
-            self._unblock()
+            self._unblock(lends)
         else:
             self._stall = None
         return None
@@ -244,21 +245,22 @@ class Stepper:
         self._core.preempt(max(younger, key=lambda other: other.demand().arrival))
         return True
 
-    def _unblock(self) -> None:
+    def _unblock(self, lends: bool) -> None:
         """Every running slot lacks blocks: wait for the store to return some, then end the youngest.
 
         The store is asked for what was only offered. A save it has to finish, as long as it gets on.
+        `lends` says whether anything was lent when blocks were looked for: all of it may be back by now.
         """
         core = self._core
         now = core.clock()
         patience = core.config.restore_seconds
         if self._stall is None:
             self._stall = _Stall(now + min(_RECALL_SECONDS, patience), now + patience)
-        if core.pool.n_leases and now >= self._stall.recall_at:
+        if lends and now >= self._stall.recall_at:
             self._stall.recall_at = now + min(_RECALL_SECONDS, patience)
             if core.lender.recall():
                 self._stall.give_up_at = now + patience
-        if core.pool.n_leases and now < self._stall.give_up_at:
+        if lends and now < self._stall.give_up_at:
             return
         youngest = max((slot for slot in core.slots if slot.running), key=lambda slot: slot.demand().arrival)
         self._stall = None

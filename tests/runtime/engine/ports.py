@@ -42,7 +42,7 @@ class DictStore:
         self.lookups: list[tuple[int, bytes, Tokens, int]] = []
         self.loads: list[tuple[int, bytes, Tokens, int, tuple[BlockViews, ...], PointViews | None]] = []
         self.cut_loads_to: int | None = None
-        self.is_writing = False
+        self.is_writing = self.gives_back = False
         self.n_recalls = 0
 
     def lookup(self, ticket: int, root: bytes, tokens: Tokens, have: int) -> None:
@@ -64,8 +64,10 @@ class DictStore:
         self.seen.append((snapshot.why, len(snapshot.tokens)))
 
     def recall(self) -> bool:
-        """Nothing is given back, as if all of it were saves; is it being written?"""
+        """As if all of it were saves, or with `gives_back` as if none were."""
         self.n_recalls += 1
+        if self.gives_back:
+            self.write()
         return self.is_writing
 
     def write(self) -> None:

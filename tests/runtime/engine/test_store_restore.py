@@ -311,6 +311,20 @@ def test_a_pool_whose_blocks_never_return_fails_the_request_after_the_deadline()
     assert "memory pool" in str(bench.result(request_id).error)
 
 
+def test_a_store_that_is_asked_for_its_loans_and_returns_them_at_once_fails_nobody() -> None:
+    bench, store = with_store(n_slots=1, n_ctx=1024, n_blocks=4)
+    ask(bench, store, tokens(900), 3)
+    request_id = bench.submit(tokens(900, seed=1), 3)
+    settle(bench, store)
+    store.gives_back = True
+    bench.now = 1.5
+    n_wakes = bench.n_wakes
+    settle(bench, store)
+    assert store.n_recalls == 1 and bench.n_wakes > n_wakes
+    settle(bench, store)
+    assert bench.result(request_id).ids == expected(tokens(900, seed=1), 3)
+
+
 def test_a_pool_whose_blocks_are_being_written_is_waited_for_as_long_as_that_takes() -> None:
     bench, store = with_store(n_slots=1, n_ctx=1024, n_blocks=4)
     ask(bench, store, tokens(900), 3)
