@@ -36,7 +36,7 @@ from runtime.engine.commands import CaptureSlot, InstallPrefix, PrefixInstalled,
 from runtime.engine.messages import Tokens
 from runtime.engine.port import MemoryPort, PrefixSnapshot
 from runtime.errors import InvalidRequest
-from runtime.kernels import summed_copy
+from runtime.kernels.summed_copy import SummedCopy
 from runtime.memory.prefix import Render
 from runtime.model import LoadedModel
 from store import (
@@ -250,14 +250,14 @@ async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient,
 
     It keeps as many points of a prompt as RAM does, so that an edit costs no more after a restart.
     """
+    copy = await trio.to_thread.run_sync(SummedCopy)
     open_store = partial(
         Store.open,
         Path(config.store_path),
         budget_bytes=config.store_budget or None,
         max_points=max(MAX_POINTS, config.ctx_checkpoints),
-        copy=summed_copy.copy_and_sum,
+        copy=copy,
     )
-    await trio.to_thread.run_sync(summed_copy.warm_up)
     files = Path(config.slot_save_path) if config.slot_save_path else None
     if files is not None:
         files.mkdir(parents=True, exist_ok=True, mode=0o700)

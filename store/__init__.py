@@ -40,10 +40,11 @@ from store.errors import (
 )
 from store.fingerprint import Adapter, DigestCache, Fingerprint, diff, model_fingerprint, weights_digest
 from store.forgetting import Forgotten
-from store.lookup import BlockRef, Loaded, Match
+from store.lookup import BlockRef, Match
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
 from store.points import PointRef
+from store.reading import Loaded
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
 from store.statistics import StoreStatistics
 from store.store import MAX_POINTS, Store

@@ -59,3 +59,7 @@ class FingerprintMismatch(StoreError):
 
 class Damaged(StoreError):
     """Stored bytes do not pass their checksum, or a record is not what it should be."""
+
+
+class Gone(StoreError):
+    """What a look-up found is not there any more, or not in the layout that is wanted."""

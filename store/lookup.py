@@ -1,13 +1,13 @@
-"""Finding and copying out what is stored of a prompt. Both work inside one short read transaction."""
+"""Finding what is stored of a prompt, and where its bytes are. Both inside one short read transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from store import branches, chain, parts, points
 from store.environment import Environment, Txn
-from store.errors import Damaged
+from store.errors import Damaged, Gone
 from store.points import PointRef
-from store.records import BlockRecord
+from store.records import BlockRecord, SegmentRecord
 from store.update import Segment, read_block
 
 MAX_POINTS = 16
@@ -38,17 +38,6 @@ class Match:
     blocks: tuple[BlockRef, ...]
     reason: str
     points: tuple[PointRef, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Whether the destinations hold verified bytes (then it is true); `reason` says why not."""
-
-    ok: bool
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.ok
 
 
 class Finder:
@@ -114,53 +103,65 @@ class Finder:
         return f"nothing is stored from token {n_tokens} on"
 
 
-def copy_block(
+def pieces_of_block(
     environment: Environment,
     txn: Txn,
     ref: BlockRef,
     wanted: Sequence[Segment],
-    scratch: parts.Bytes,
-    copy: parts.Copy,
-) -> Loaded:
-    """Fill the destinations in `wanted` with the first bytes of the block's segments.
+    scratch: Callable[[], parts.Bytes],
+) -> list[parts.Piece]:
+    """What to copy for the destinations in `wanted`: the first bytes of the block's segments.
 
-    A destination may be shorter than what is stored, not longer. Raises `Damaged` when a checksum fails; what
-    is missing or of another layout is an answer, not damage.
+    A destination may be shorter than what is stored, not longer. Raises `Gone` for what is missing or of
+    another layout, `Damaged` for a record that does not pass its checksum.
     """
     record = read_block(environment, txn, ref.id)
     if record is None or not record.is_restorable:
-        return Loaded(False, f"block {ref.index} was evicted")
+        raise Gone(f"block {ref.index} was evicted")
     segments = {segment.group: segment for segment in record.segments}
     for want in wanted:
         segment = segments.get(want.group)
         if segment is None:
-            return Loaded(False, f"block {ref.index} lacks the cache group {want.group}")
+            raise Gone(f"block {ref.index} lacks the cache group {want.group}")
         if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
-            return Loaded(False, f"block {ref.index} has another layout")
-    for want in wanted:
-        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch, copy)
-    return Loaded(True)
+            raise Gone(f"block {ref.index} has another layout")
+    return _pieces(environment, txn, ref.id, segments, wanted, scratch)
 
 
-def copy_point(
+def pieces_of_point(
     environment: Environment,
     txn: Txn,
     ref: PointRef,
     wanted: Sequence[Segment],
-    scratch: parts.Bytes,
-    copy: parts.Copy,
-) -> Loaded:
-    """Fill the destinations in `wanted` with whole parts of a point; otherwise as `copy_block`."""
+    scratch: Callable[[], parts.Bytes],
+) -> list[parts.Piece]:
+    """What to copy for the destinations in `wanted`: whole parts of a point.
+
+    Otherwise as `pieces_of_block`.
+    """
     record = points.read_point(environment, txn, ref.key)
     if record is None or not record.segments:
-        return Loaded(False, f"the point at {ref.n_tokens} was evicted")
+        raise Gone(f"the point at {ref.n_tokens} was evicted")
     segments = {segment.group: segment for segment in record.segments}
     for want in wanted:
         segment = segments.get(want.group)
         if segment is None:
-            return Loaded(False, f"the point at {ref.n_tokens} lacks its part {want.group}")
+            raise Gone(f"the point at {ref.n_tokens} lacks its part {want.group}")
         if segment.layout_id != want.layout_id or segment.n_bytes != want.data.size:
-            return Loaded(False, f"the point at {ref.n_tokens} has another layout")
-    for want in wanted:
-        parts.read_segment(txn, environment.dat, ref.id, segments[want.group], want.data, scratch, copy)
-    return Loaded(True)
+            raise Gone(f"the point at {ref.n_tokens} has another layout")
+    return _pieces(environment, txn, ref.id, segments, wanted, scratch)
+
+
+def _pieces(
+    environment: Environment,
+    txn: Txn,
+    id_: bytes,
+    segments: Mapping[str, SegmentRecord],
+    wanted: Sequence[Segment],
+    scratch: Callable[[], parts.Bytes],
+) -> list[parts.Piece]:
+    return [
+        piece
+        for want in wanted
+        for piece in parts.pieces_of(txn, environment.dat, id_, segments[want.group], want.data, scratch)
+    ]

@@ -6,7 +6,8 @@ block can be verified without its other parts; a part needed only in part is ver
 buffer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import lmdb
 import numpy as np
@@ -18,17 +19,36 @@ from store.errors import Damaged
 from store.records import SegmentRecord
 
 Bytes = npt.NDArray[np.uint8]
-Copy = Callable[[Bytes, Bytes, int], bytes]
-"""Copies the first argument to the second, which has its size, and returns the xxh3-128 digest of what
-arrived, seeded by the third. It does not hold the interpreter lock: ``bytes()`` of a large value would stop
-every thread."""
+Copy = Callable[[Sequence[tuple[Bytes, Bytes, int]]], Sequence[bytes]]
+"""Copies each first to its second, which has its size; returns the xxh3-128 digests of what arrived, seeded by
+the thirds. It does not hold the interpreter lock: ``bytes()`` of a large value would stop every thread."""
 
 MAX_PART_BYTES = 1_048_560
 _STRIDE = 1 << 18
 
 
-def copy_and_sum(source: Bytes, destination: Bytes, seed: int) -> bytes:
-    """The `Copy` that needs no compiler. It goes in strides, and sums up what it copied in the cache."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part on its way: `source` goes to `destination`, where its sum, seeded, must be `digest`.
+
+    Where only its first bytes are wanted they go on from there to `wanted`.
+    """
+
+    source: Bytes
+    destination: Bytes
+    seed: int
+    digest: bytes
+    name: str
+    wanted: Bytes | None = None
+
+
+def copy_and_sum(pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
+    """The `Copy` that needs no compiler."""
+    return [_copy_and_sum(*piece) for piece in pieces]
+
+
+def _copy_and_sum(source: Bytes, destination: Bytes, seed: int) -> bytes:
+    """It goes in strides, and sums up what it copied in the cache."""
     digest = xxhash.xxh3_128(seed=seed)
     for start in range(0, destination.size, _STRIDE):
         copied = destination[start : start + _STRIDE]
@@ -83,50 +103,84 @@ def write_segment(
 
 
 def read_segment(
-    txn: Txn,
-    dat: lmdb._Database,
-    block: bytes,
-    segment: SegmentRecord,
-    destination: Bytes,
-    scratch: Bytes,
-    copy: Copy = copy_and_sum,
+    txn: Txn, dat: lmdb._Database, block: bytes, segment: SegmentRecord, destination: Bytes, scratch: Bytes
 ) -> None:
     """Copy the first ``destination.size`` bytes of a segment and verify them; raises `Damaged`.
 
     Sums are of the bytes that arrive, that is of those that will be used. `scratch` has `MAX_PART_BYTES`.
     After an error the destination holds garbage.
     """
-    start = 0
-    for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
-        wanted = min(size, destination.size - start)
-        if wanted <= 0:
-            break
-        if wanted == size:
-            read_part(txn, dat, block, segment, part, destination[start : start + size], copy)
-        else:
-            read_part(txn, dat, block, segment, part, scratch[:size], copy)
-            destination[start : start + wanted] = scratch[:wanted]
-        start += wanted
+    for piece in pieces_of(txn, dat, block, segment, destination, lambda: scratch):
+        _take(piece)
 
 
 def read_part(
+    txn: Txn, dat: lmdb._Database, block: bytes, segment: SegmentRecord, part: int, destination: Bytes
+) -> None:
+    """Copy one part into `destination`, which has its size, and verify it there; raises `Damaged`."""
+    _take(_piece(txn, dat, block, segment, part, destination))
+
+
+def pieces_of(
+    txn: Txn,
+    dat: lmdb._Database,
+    block: bytes,
+    segment: SegmentRecord,
+    destination: Bytes,
+    scratch: Callable[[], Bytes],
+) -> Iterator[Piece]:
+    """What to copy for the first ``destination.size`` bytes of a segment; raises `Damaged`.
+
+    A part wanted only in part goes to a buffer of `MAX_PART_BYTES` that `scratch` gives.
+    """
+    start = 0
+    for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
+        target = destination[start : start + size]
+        if target.size == size:
+            yield _piece(txn, dat, block, segment, part, target)
+        elif target.size:
+            yield _piece(txn, dat, block, segment, part, scratch()[:size], target)
+        start += size
+
+
+def _piece(
     txn: Txn,
     dat: lmdb._Database,
     block: bytes,
     segment: SegmentRecord,
     part: int,
     destination: Bytes,
-    copy: Copy = copy_and_sum,
-) -> None:
-    """Copy one part into `destination`, which has its size, and verify it there; raises `Damaged`."""
+    wanted: Bytes | None = None,
+) -> Piece:
+    name = f"part {part} of segment {segment.group}"
     if segment.codec != 0:
         raise Damaged(f"segment {segment.group} has the unknown coding {segment.codec}")
     view = txn.get(part_key(block, segment.number, part), db=dat)
     if view is None or len(view) != destination.size:
-        raise Damaged(f"part {part} of segment {segment.group} is missing or has another length")
-    digest = copy(np.frombuffer(view, np.uint8), destination, _seed(block, segment.number, part))
-    if digest != segment.sum_of_part(part):
-        raise Damaged(f"part {part} of segment {segment.group} does not match its checksum")
+        raise Damaged(f"{name} is missing or has another length")
+    seed = _seed(block, segment.number, part)
+    return Piece(np.frombuffer(view, np.uint8), destination, seed, segment.sum_of_part(part), name, wanted)
+
+
+def arrived(pieces: Sequence[Piece], copy: Copy) -> int:
+    """Copy `pieces`; how many from the first on arrived whole."""
+    sums = copy([(piece.source, piece.destination, piece.seed) for piece in pieces])
+    for i, (piece, digest) in enumerate(zip(pieces, sums, strict=True)):
+        if digest != piece.digest:
+            return i
+        if piece.wanted is not None:
+            piece.wanted[:] = piece.destination[: piece.wanted.size]
+    return len(pieces)
+
+
+def mismatch(piece: Piece) -> str:
+    """What to say of a piece that did not arrive whole."""
+    return f"{piece.name} does not match its checksum"
+
+
+def _take(piece: Piece) -> None:
+    if not arrived((piece,), copy_and_sum):
+        raise Damaged(mismatch(piece))
 
 
 def part_sizes(n_bytes: int, size: int) -> list[int]:

@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import lmdb
 import numpy as np
@@ -11,9 +13,9 @@ import numpy as np
 from store import chain
 from store.chain import Tokens
 from store.environment import Environment, Txn
-from store.errors import Damaged, StoreClosed
-from store.lookup import BlockRef, Finder, Loaded, Match, copy_block, copy_point
-from store.parts import MAX_PART_BYTES, Copy
+from store.errors import Damaged, Gone, StoreClosed
+from store.lookup import BlockRef, Finder, Match, pieces_of_block, pieces_of_point
+from store.parts import MAX_PART_BYTES, Bytes, Copy, Piece, arrived, mismatch
 from store.pins import Pins
 from store.points import PointRef
 from store.reader import Reader
@@ -22,9 +24,35 @@ from store.statistics import Counters
 from store.update import Segment, Update
 from store.writer import Writer
 
+_AT_ONCE_BYTES = 64 << 20
 log = logging.getLogger("store")
 Ref = BlockRef | PointRef
-Wanted = Sequence[tuple[BlockRef, Sequence[Segment]]]
+Wanted = Sequence[tuple[Ref, Sequence[Segment]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Whether the destinations hold verified bytes (then it is true); `reason` says why not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+class _Buffers:
+    """Room for parts of which only the first bytes are wanted, kept for the thread's next load."""
+
+    def __init__(self, of_thread: threading.local) -> None:
+        self._all: list[Bytes] = of_thread.__dict__.setdefault("buffers", [])
+        self._n_taken = 0
+
+    def take(self) -> Bytes:
+        if self._n_taken == len(self._all):
+            self._all.append(np.empty(MAX_PART_BYTES, np.uint8))
+        self._n_taken += 1
+        return self._all[self._n_taken - 1]
 
 
 class Reading:
@@ -84,46 +112,71 @@ class Reading:
         return match
 
     def load_all(self, wanted: Wanted) -> tuple[int, str]:
-        for i, (ref, destinations) in enumerate(wanted):
-            loaded = self.load(ref, destinations)
-            if not loaded:
-                return i, loaded.reason
-        return len(wanted), ""
+        """How many of `wanted` were copied, from the first on, and why not more."""
+        n_loaded, reason = 0, ""
+        while n_loaded < len(wanted) and not reason:
+            n, reason = self._load_some(wanted[n_loaded:])
+            n_loaded += n
+        return n_loaded, reason
 
     def load(self, ref: Ref, destinations: Sequence[Segment]) -> Loaded:
+        n, reason = self._load_some([(ref, destinations)])
+        return Loaded(n == 1, reason)
+
+    def _load_some(self, wanted: Wanted) -> tuple[int, str]:
+        """As many as one short read transaction should copy, at least one."""
         started = time.perf_counter()
         try:
-            scratch = self._scratch.buffer
-        except AttributeError:
-            scratch = self._scratch.buffer = np.empty(MAX_PART_BYTES, np.uint8)
-
-        def body(txn: Txn) -> Loaded:
-            if isinstance(ref, PointRef):
-                return copy_point(self._env, txn, ref, destinations, scratch, self._copy)
-            return copy_block(self._env, txn, ref, destinations, scratch, self._copy)
-
-        try:
-            loaded = self._env.read(body)
-        except Damaged as error:
-            self._quarantine(ref, str(error))
-            return Loaded(False, f"{_name(ref)} is damaged: {error}")
+            n, reason, damage = self._env.read(partial(self._copy_out, wanted))
         except (StoreClosed, lmdb.Error, OSError) as error:
             self._report(error)
-            return Loaded(False, str(error))
-        if loaded:
-            self._note_use(ref, sum(segment.data.size for segment in destinations), started)
-        return loaded
+            return 0, str(error)
+        self._note_use(wanted[:n], started)
+        if damage:
+            self._quarantine(wanted[n][0], damage)
+            reason = f"{_name(wanted[n][0])} is damaged: {damage}"
+        return n, reason
 
-    def _note_use(self, ref: Ref, n_bytes: int, started: float) -> None:
+    def _copy_out(self, wanted: Wanted, txn: Txn) -> tuple[int, str, str]:
+        """How many arrived, why not more if something is missing, and what is damaged of the next one."""
+        buffers = _Buffers(self._scratch)
+        gathered: list[tuple[int, Piece]] = []
+        n = n_bytes = 0
+        reason = damage = ""
+        while n < len(wanted) and n_bytes < _AT_ONCE_BYTES:
+            ref, destinations = wanted[n]
+            try:
+                if isinstance(ref, PointRef):
+                    pieces = pieces_of_point(self._env, txn, ref, destinations, buffers.take)
+                else:
+                    pieces = pieces_of_block(self._env, txn, ref, destinations, buffers.take)
+            except Gone as error:
+                reason = str(error)
+                break
+            except Damaged as error:
+                damage = str(error)
+                break
+            gathered += ((n, piece) for piece in pieces)
+            n_bytes += sum(piece.destination.size for piece in pieces)
+            n += 1
+        n_arrived = arrived([piece for _, piece in gathered], self._copy)
+        if n_arrived < len(gathered):
+            n, piece = gathered[n_arrived]
+            return n, "", mismatch(piece)
+        return n, reason, damage
+
+    def _note_use(self, loaded: Wanted, started: float) -> None:
+        blocks = [ref for ref, _ in loaded if isinstance(ref, BlockRef)]
         self._counters.add(
-            tokens_reused=ref.n_rows if isinstance(ref, BlockRef) else 0,
-            points_reused=int(isinstance(ref, PointRef)),
-            bytes_read=n_bytes,
+            tokens_reused=sum(ref.n_rows for ref in blocks),
+            points_reused=len(loaded) - len(blocks),
+            bytes_read=sum(segment.data.size for _, segments in loaded for segment in segments),
             read_seconds=time.perf_counter() - started,
         )
-        self._pins.release(ref.id)
-        if self._writer:
-            self._writer.touch(ref.id)
+        for ref, _ in loaded:
+            self._pins.release(ref.id)
+            if self._writer:
+                self._writer.touch(ref.id)
 
     def _report(self, error: Exception) -> None:
         """Have the writer meet a reader's trouble with the file: it repairs, or sets aside."""

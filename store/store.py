@@ -19,14 +19,14 @@ from store.environment import Environment
 from store.errors import StoreError, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint
 from store.insertion import Job
-from store.lookup import BlockRef, Loaded, Match
+from store.lookup import BlockRef, Match
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
 from store.ownership import Ownership
 from store.parts import Copy, copy_and_sum
 from store.pins import Pins
 from store.points import PointRef
-from store.reading import Reading
+from store.reading import Loaded, Reading
 from store.requests import WriteRequest
 from store.room import Room
 from store.statistics import Counters, State, StoreStatistics

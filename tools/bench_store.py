@@ -21,7 +21,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.summed_copy import copy_and_sum
+from runtime.kernels.summed_copy import SummedCopy
 from store import BLOCK, BlockData, Fingerprint, Segment, Store, WriteRequest, WriteResult
 from tools.bench_daemon import daemon_rows, drop_cache, latency_rows
 from tools.bench_slots import slot_rows
@@ -121,7 +121,7 @@ def _blocks(prompt: Tokens, block: Bytes) -> tuple[BlockData, ...]:
 
 
 def _open(folder: Path, budget_bytes: int = 8 << 30) -> tuple[Store, bytes]:
-    store = Store.open(folder, budget_bytes=budget_bytes, min_free_bytes=0, copy=copy_and_sum)
+    store = Store.open(folder, budget_bytes=budget_bytes, min_free_bytes=0, copy=SummedCopy())
     return store, store.register(_FINGERPRINT)
 
 

@@ -12,6 +12,13 @@ The sum is that of `xxhash.xxh3_128_digest` (XXH3, specification 0.2.0) for inpu
         acc[i] = (acc[i] ^ acc[i] >> 47 ^ secret[16 + i]) * prime
 """
 
+import contextlib
+import ctypes
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numba as nb
@@ -23,10 +30,13 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from runtime.kernels.emit import I32, Builder, Value, const, load_ir
-from runtime.kernels.simd import I, entry, inline, ld_i64, prefetch, store_fence
+from runtime.kernels.simd import I, atomic_add, entry, inline, ld_i64, prefetch, store_fence
 from runtime.kernels.vectype import VecType
 
 Bytes = npt.NDArray[np.uint8]
+
+_SHARED_FROM = 4 << 20
+_libc = ctypes.CDLL(None)
 
 _STRIPE = 64
 _STRIPES = 16  # between two scrambles
@@ -173,23 +183,115 @@ def _copy(destination, source, n, seed, work):
     work[-1] = _merge(acc, secret + _HIGH_AT, ~(nb.uint64(n) * nb.uint64(_P64[1])))
 
 
-def copy_and_sum(source: Bytes, destination: Bytes, seed: int) -> bytes:
-    """Copy `source` to `destination` (uint8 [n] each, contiguous) and return ``xxh3_128_digest`` of it.
+@nb.njit(**entry)
+def _copy_pieces(pieces, sums, words):
+    """Copy pieces until none is left; another thread may do the same with the same arrays.
 
-    Does not hold the interpreter lock meanwhile. Errors: ValueError when the sizes differ.
+    pieces: i64 [n, 4], destination, source, size, seed; sums: u64 [n, 2], low half first; words: i64 [2],
+    the next piece, and how many have arrived.
     """
-    n = source.size
-    if n != destination.size:
-        raise ValueError(f"{n} bytes do not fit a place for {destination.size}")
-    if n <= _SHORT:
-        destination[:] = source
-        return xxhash.xxh3_128_digest(destination.data, seed=seed)
     work = np.empty(len(_WORDS) + len(_START) + 2, np.uint64)
-    _copy(destination.ctypes.data, source.ctypes.data, n, np.uint64(seed), work)
-    low, high = work[-2:].tolist()
-    return (int(high) << 64 | int(low)).to_bytes(16, "big")
+    while True:
+        i = atomic_add(words.ctypes.data, I(1))
+        if i >= len(pieces):
+            return
+        _copy(pieces[i, 0], pieces[i, 1], pieces[i, 2], nb.uint64(pieces[i, 3]), work)
+        sums[i, 0], sums[i, 1] = work[-2], work[-1]
+        atomic_add(words.ctypes.data + I(8), I(1))
 
 
-def warm_up() -> None:
-    """Compile or load the kernel now instead of in the first restore."""
-    copy_and_sum(np.zeros(256, np.uint8), np.empty(256, np.uint8), 0)
+class SummedCopy:
+    """Copies bytes and sums them up.
+
+    Large numbers of them on a second thread too: one does not use all of the memory's bandwidth.
+    """
+
+    def __init__(self) -> None:
+        """Compiles or loads the kernel; may take seconds the first time on a machine."""
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
+        self._thread.start()
+        self([(np.zeros(256, np.uint8), np.empty(256, np.uint8), 0)])
+
+    def __call__(self, pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
+        """Copy each first to its second (uint8 [n], contiguous, of one size).
+
+        Returns the ``xxh3_128_digest`` of each, seeded by its third. Does not hold the interpreter lock meanwhile. Errors: ValueError when sizes differ.
+        """
+        for source, destination, _ in pieces:
+            if source.size != destination.size:
+                raise ValueError(f"{source.size} bytes do not fit a place for {destination.size}")
+        digests = [_copy_short(*piece) if piece[0].size <= _SHORT else b"" for piece in pieces]
+        large = [i for i, piece in enumerate(pieces) if piece[0].size > _SHORT]
+        for i, digest in zip(large, self._copy([pieces[i] for i in large]), strict=True):
+            digests[i] = digest
+        return digests
+
+    def close(self) -> None:
+        """End the thread."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _copy(self, pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
+        rows = [
+            (destination.ctypes.data, source.ctypes.data, source.size, seed)
+            for source, destination, seed in pieces
+        ]
+        table = np.array(rows, np.uint64).reshape(-1, 4).view(np.int64)
+        sums, words = np.empty((len(rows), 2), np.uint64), np.zeros(2, np.int64)
+        copy = partial(_copy_pieces, table, sums, words)
+        if len(rows) > 1 and sum(source.size for source, _, _ in pieces) >= _SHARED_FROM:
+            self._copy_on_two(copy, lambda: int(words[1]) == len(rows))
+        else:
+            copy()
+        return [(int(high) << 64 | int(low)).to_bytes(16, "big") for low, high in sums.tolist()]
+
+    def _copy_on_two(self, copy: Callable[[], None], is_done: Callable[[], bool]) -> None:
+        """A second thread that comes too late is not waited for."""
+        done = threading.Event()
+
+        def help_and_tell() -> None:
+            copy()
+            done.set()
+
+        with apart(self._thread):
+            self._calls.put(help_and_tell)
+            copy()
+            if not is_done():
+                done.wait()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _copy_short(source: Bytes, destination: Bytes, seed: int) -> bytes:
+    destination[:] = source
+    return xxhash.xxh3_128_digest(destination.data, seed=seed)
+
+
+@contextlib.contextmanager
+def apart(other: threading.Thread) -> Iterator[None]:
+    """Keep this thread on its processor for a while, and `other` on the others.
+
+    A thread that is woken for half of some work often finds itself on the processor of the one that woke it,
+    and waits there until that has done all of it.
+    """
+    allowed, mine = _processors()
+    if len(allowed) < 2 or other.native_id is None:
+        yield
+        return
+    os.sched_setaffinity(other.native_id, allowed - {mine})
+    os.sched_setaffinity(0, {mine})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _processors() -> tuple[set[int], int]:
+    """Those that this thread may run on, and the one it runs on now; nothing where that cannot be known."""
+    try:
+        return os.sched_getaffinity(0), int(_libc.sched_getcpu())
+    except AttributeError:
+        return set(), 0

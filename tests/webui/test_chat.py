@@ -211,7 +211,7 @@ SLOW_READS = """() => {
 }"""
 
 
-def test_a_question_asked_while_a_conversation_is_opened_belongs_to_it(page: Page, daemon: StubDaemon) -> None:
+def test_a_question_asked_while_a_conversation_opens_belongs_to_it(page: Page, daemon: StubDaemon) -> None:
     daemon.answers = [answer("one"), answer("two"), answer("three")]
     ask(page, "first")
     expect(answers(page)).to_contain_text("one")

@@ -1,31 +1,93 @@
 """The copy that sums up is held against numpy's copy and xxhash's sum."""
 
+import os
+import threading
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.kernels.summed_copy import copy_and_sum
+from runtime.kernels.summed_copy import SummedCopy, apart
 
+Bytes = npt.NDArray[np.uint8]
 _ROOM = 128
 SIZES = st.one_of(st.integers(0, 1200), st.sampled_from((2048, 2049, 65_536, 737_280, 1_048_560)))
 
 
-@given(SIZES, st.integers(0, 2**64 - 1), st.integers(0, 65), st.integers(0, 65))
+@pytest.fixture(scope="module")
+def copy() -> Iterator[SummedCopy]:
+    opened = SummedCopy()
+    yield opened
+    opened.close()
+
+
+def _random(n: int) -> Bytes:
+    return np.random.default_rng(n).integers(0, 256, n, dtype=np.uint8)
+
+
+@given(n=SIZES, seed=st.integers(0, 2**64 - 1), read_at=st.integers(0, 65), write_at=st.integers(0, 65))
 def test_the_bytes_arrive_with_the_sum_that_xxhash_gives(
-    n: int, seed: int, read_at: int, write_at: int
+    copy: SummedCopy, n: int, seed: int, read_at: int, write_at: int
 ) -> None:
-    source = np.random.default_rng(n).integers(0, 256, n + _ROOM, dtype=np.uint8)[read_at : read_at + n]
+    source = _random(n + _ROOM)[read_at : read_at + n]
     room = np.zeros(n + 2 * _ROOM, np.uint8)
     start = -room.ctypes.data % 64 + write_at
-    assert copy_and_sum(source, room[start : start + n], seed) == xxhash.xxh3_128_digest(
-        source.tobytes(), seed=seed
-    )
+    (digest,) = copy([(source, room[start : start + n], seed)])
+    assert digest == xxhash.xxh3_128_digest(source.tobytes(), seed=seed)
     assert np.array_equal(room[start : start + n], source)
     assert not room[:start].any() and not room[start + n :].any()
 
 
-def test_a_place_of_another_size_is_refused() -> None:
+def test_many_pieces_are_copied_by_two_threads_and_keep_their_order(copy: SummedCopy) -> None:
+    sizes = [737_280, 3, 1_048_560, 241, 0, 240, *range(1_000_000, 1_000_020)]
+    for _ in range(20):
+        pieces = [(_random(n), np.zeros(n, np.uint8), n) for n in sizes]
+        digests = copy(pieces)
+        for (source, destination, seed), digest in zip(pieces, digests, strict=True):
+            assert np.array_equal(source, destination)
+            assert digest == xxhash.xxh3_128_digest(source.tobytes(), seed=seed)
+    assert copy([]) == []
+
+
+def test_several_threads_may_copy_at_a_time(copy: SummedCopy) -> None:
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        sources = [_random(1_000_000 + 7 * k + i) for i in range(6)]
+        pieces = [(source, np.zeros_like(source), k) for source in sources]
+        expected = [xxhash.xxh3_128_digest(source.data, seed=k) for source in sources]
+        for _ in range(10):
+            if copy(pieces) != expected:
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_place_of_another_size_is_refused(copy: SummedCopy) -> None:
     with pytest.raises(ValueError, match="300 bytes do not fit a place for 299"):
-        copy_and_sum(np.zeros(300, np.uint8), np.zeros(299, np.uint8), 0)
+        copy([(np.zeros(300, np.uint8), np.zeros(299, np.uint8), 0)])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no processor can be asked for here")
+def test_a_thread_may_go_where_it_likes_again() -> None:
+    allowed = os.sched_getaffinity(0)
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait)
+    other.start()
+    with apart(other):
+        mine = os.sched_getaffinity(0)
+        theirs = os.sched_getaffinity(other.native_id or 0)
+    assert os.sched_getaffinity(0) == allowed
+    if len(allowed) > 1:
+        assert len(mine) == 1 and mine | theirs == allowed and not mine & theirs
+    stop.set()
+    other.join()
