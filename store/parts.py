@@ -20,8 +20,8 @@ from store.records import SegmentRecord
 
 Bytes = npt.NDArray[np.uint8]
 Copy = Callable[[Sequence[tuple[Bytes, Bytes, int]]], Sequence[bytes]]
-"""Copies each first to its second, which has its size; returns the xxh3-128 digests of what arrived, seeded by
-the thirds. It does not hold the interpreter lock: ``bytes()`` of a large value would stop every thread."""
+"""Copies each first to its second, which has its size; returns the xxh3-128 digests of what arrived, seeded
+by the thirds. It does not hold the interpreter lock: ``bytes()`` of a large value would stop every thread."""
 
 MAX_PART_BYTES = 1_048_560
 _STRIDE = 1 << 18

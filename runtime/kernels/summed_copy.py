@@ -216,7 +216,8 @@ class SummedCopy:
     def __call__(self, pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
         """Copy each first to its second (uint8 [n], contiguous, of one size).
 
-        Returns the ``xxh3_128_digest`` of each, seeded by its third. Does not hold the interpreter lock meanwhile. Errors: ValueError when sizes differ.
+        Returns the ``xxh3_128_digest`` of each, seeded by its third. Does not hold the interpreter lock
+        meanwhile. Errors: ValueError when sizes differ.
         """
         for source, destination, _ in pieces:
             if source.size != destination.size:
