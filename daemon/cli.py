@@ -30,7 +30,8 @@ emberd COMMAND --help explains a command. Flags of serve:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. The exit status: 0, 1 for a failure told in one line on stderr, 2 for wrong usage of
-    a tool, 130 when the terminal's signal came before there was anything to finish.
+    a tool, 75 when another process has the store, 130 when the terminal's signal came before there was
+    anything to finish.
     """
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
@@ -75,7 +76,8 @@ def _serve(arguments: list[str]) -> int:
     try:
         status = run(config, warnings)
     except StartFailed as error:
-        status = _fail(str(error))
+        _fail(str(error))
+        status = error.status
     # a model may still be loading in a thread that cannot be interrupted
     sys.stdout.flush()
     sys.stderr.flush()

@@ -81,6 +81,7 @@ class MemoryBridge:
         self._model_name = model_name
         self._port = StorePort(store, loaded, client)
         self._identified = trio.Event()
+        self._actions = {"saves": 0, "save_seconds": 0.0, "restores": 0, "restore_seconds": 0.0}
 
     @property
     def port(self) -> MemoryPort:
@@ -101,6 +102,7 @@ class MemoryBridge:
 
     async def save(self, id_slot: int, name: str) -> SaveResult:
         root = self._require_root()
+        started = trio.current_time()
         refused = ""
         for _ in range(_SAVE_ATTEMPTS):
             snapshot = await self._captured(id_slot)
@@ -120,11 +122,13 @@ class MemoryBridge:
             except (StoreError, OSError) as error:
                 raise SaveError(str(error)) from error
             n_resumable = info.n_point if self._has_tail else info.n_tokens
+            self._count("save", started)
             return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, n_resumable)
         raise SavesUnavailable(f"the store did not keep it: {refused}")
 
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
+        started = trio.current_time()
         manifest, tokens = await self._asked(partial(self._foreseen, name))
         try:
             answer = await self._client.ask(lambda ticket: InstallPrefix(ticket, id_slot, ROOT, tokens))
@@ -134,6 +138,7 @@ class MemoryBridge:
             raise DamagedSave(str(getattr(answer, "error", "the slot gave no answer")))
         if not answer.n_tokens:
             raise DamagedSave(answer.reason or "nothing of it could be read")
+        self._count("restore", started)
         return RestoreResult(answer.n_tokens, manifest.info.n_bytes, answer.n_tokens)
 
     async def erase(self, id_slot: int) -> int:
@@ -172,12 +177,17 @@ class MemoryBridge:
         return StoreHealth(*self._store.condition())
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        return asdict(self._store.statistics())
+        statistics = self._store.statistics()
+        return asdict(statistics) | {"dropped": statistics.dropped} | self._actions
 
     async def close(self) -> None:
         """Cancelling the wait leaves the rest to a thread, which the end of the process cuts off cleanly."""
         self._store.set_pace(None)
         await trio.to_thread.run_sync(self._store.close, abandon_on_cancel=True)
+
+    def _count(self, action: str, started: float) -> None:
+        self._actions[f"{action}s"] += 1
+        self._actions[f"{action}_seconds"] += trio.current_time() - started
 
     def _require_root(self) -> bytes:
         if self._port.root is None:

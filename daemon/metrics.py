@@ -7,6 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from daemon.store_metrics import store_metrics
 from runtime.engine.messages import EngineStatistics
 
 _COUNTERS = (
@@ -52,11 +53,14 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def exposition(
-    engine: EngineStatistics, throughput: Throughput, store: Mapping[str, int | float | str]
+    engine: EngineStatistics,
+    throughput: Throughput,
+    store: Mapping[str, int | float | str],
+    store_state: str = "off",
 ) -> bytes:
-    """The text of one scrape. Numbers of `store` become ``emberd:store_*`` gauges."""
+    """The text of one scrape."""
     rates = throughput.read(engine)
-    metrics = [*_engine_metrics(engine, rates), *_store_metrics(store)]
+    metrics = [*_engine_metrics(engine, rates), *store_metrics(store_state, store)]
     return generate_latest(_Snapshot(metrics))
 
 
@@ -92,12 +96,6 @@ def _engine_metrics(engine: EngineStatistics, rates: Rates) -> Iterator[Metric]:
     yield _gauge(
         "emberd:points_bytes", "Bytes of the points that prompts can go on from", engine.points_bytes
     )
-
-
-def _store_metrics(store: Mapping[str, int | float | str]) -> Iterator[Metric]:
-    for name, value in store.items():
-        if isinstance(value, int | float):
-            yield _gauge(f"emberd:store_{name}", f"Store: {name.replace('_', ' ')}", value)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

@@ -122,7 +122,7 @@ class Saves(Protocol):
     def health(self) -> StoreHealth: ...
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        """Figures for ``GET /store`` and, where they are numbers, for ``emberd:store_*`` metrics."""
+        """Figures for ``GET /store`` and for the metrics ``emberd:store_*``; empty when the store is off."""
 
 
 class Memory(Saves, Protocol):

@@ -37,7 +37,11 @@ MakeEngine = Callable[..., EnginePort]
 
 
 class StartFailed(Exception):
-    """The daemon cannot serve; the message is the one line to show."""
+    """The daemon cannot serve; the message is the one line to show, `status` how the process ends."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def run(config: Config, warnings: tuple[str, ...]) -> int:
@@ -122,7 +126,8 @@ class Daemon:
         try:
             memory = await open_memory(self.config, prepared.loaded, client, prepared.model.name)
         except StoreBusy as error:
-            self.failure = StartFailed(str(error))
+            advice = "stop it, choose another store with --store-path, or none with --store off"
+            self.failure = StartFailed(f"{error}: {advice}", os.EX_TEMPFAIL)
             return None
         engine = self.make_engine(
             prepared.loaded.runner, prepared.model.tokenizer, prepared.engine, client.deliver, memory.port

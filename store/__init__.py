@@ -44,6 +44,7 @@ from store.lookup import BlockRef, Match
 from store.manifests import Manifest, ManifestInfo
 from store.names import checked_name
 from store.points import PointRef
+from store.pruning import Selection
 from store.reading import Loaded
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
 from store.statistics import StoreStatistics
@@ -72,6 +73,7 @@ __all__ = [
     "PointData",
     "PointRef",
     "Segment",
+    "Selection",
     "Store",
     "StoreBusy",
     "StoreClosed",

@@ -14,6 +14,7 @@ from store.forgetting import Forgetting, Forgotten, Render
 from store.manifests import ManifestInfo
 from store.names import checked_name
 from store.portable import PortableFile, write_portable
+from store.pruning import EVERYTHING, Selection
 from store.repair import rebuild
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
 from store.update import Update
@@ -84,9 +85,12 @@ class Administration:
 
         return self._store.writer.order(body, TIMEOUT_S, sync=True)
 
-    def prune(self, *, down_to: int) -> int:
-        """Evict what was used least recently until `down_to` live bytes remain; return how many went."""
-        return self._store.writer.prune(down_to, TIMEOUT_S)
+    def prune(self, *, down_to: int = 0, selection: Selection = EVERYTHING) -> int:
+        """Evict of `selection` what was used least recently until `down_to` live bytes remain.
+
+        Returns how many blocks and points went; saves keep what they hold.
+        """
+        return self._store.writer.prune(down_to, selection, TIMEOUT_S)
 
     def verify(self, *, deep: bool) -> Verification:
         """Check that all records fit together and, when `deep`, that all bytes match their checksums."""

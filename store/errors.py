@@ -16,9 +16,7 @@ class StoreBusy(StoreError):
 
     def __init__(self, path: Path, pid: int, since: str) -> None:
         owner = f"process {pid}, running since {since}" if pid else "another process"
-        super().__init__(
-            f"the store {path} is in use by {owner}: stop it, or choose another one with --store-path"
-        )
+        super().__init__(f"the store {path} is in use by {owner}")
         self.pid = pid
         self.since = since
 

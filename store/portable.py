@@ -14,7 +14,9 @@ The file may come from anywhere: lengths are checked before anything is read, th
 believed, and every part again while it is stored.
 """
 
+import errno
 import os
+import secrets
 import stat
 import struct
 from collections.abc import Iterable, Iterator
@@ -89,7 +91,9 @@ def write_portable(environment: Environment, name: str, path: Path) -> int:
     Raises `UnknownName`, `Damaged`, or OSError; `path` is replaced, never followed when it is a link.
     """
     save = environment.read(lambda txn: _collect(environment, txn, name))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:

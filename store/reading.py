@@ -171,6 +171,7 @@ class Reading:
             tokens_reused=sum(ref.n_rows for ref in blocks),
             points_reused=len(loaded) - len(blocks),
             bytes_read=sum(segment.data.size for _, segments in loaded for segment in segments),
+            reads=len(loaded),
             read_seconds=time.perf_counter() - started,
         )
         for ref, _ in loaded:

@@ -47,6 +47,8 @@ class StoreStatistics:
     """Points copied out and verified."""
     bytes_read: int = 0
     """Bytes copied out and verified."""
+    reads: int = 0
+    """Blocks and points copied out and verified."""
     read_seconds: float = 0.0
     """Time spent in copying out."""
     bytes_written: int = 0
@@ -55,8 +57,12 @@ class StoreStatistics:
     """Committed transactions that carried blocks."""
     commit_seconds: float = 0.0
     """Time spent in them."""
-    dropped: int = 0
-    """Offers given up because the queue was full or writing was paused."""
+    dropped_queue: int = 0
+    """Offers given up because the queue was full."""
+    dropped_memory: int = 0
+    """Offers given up because the memory they were lent from was needed."""
+    dropped_trouble: int = 0
+    """Offers given up because nothing could be written."""
     failed: int = 0
     """Offers that could not be written."""
     evicted: int = 0
@@ -67,6 +73,11 @@ class StoreStatistics:
     """Blocks and points that failed verification and were taken out."""
     rebuilt: int = 0
     """Times the data file was repaired or set aside since the store was opened."""
+
+    @property
+    def dropped(self) -> int:
+        """All offers given up."""
+        return self.dropped_queue + self.dropped_memory + self.dropped_trouble
 
 
 class Counters:

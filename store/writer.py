@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
-from store.insertion import Job, Progress, evict, missing_bytes, put_next
+from store.insertion import Job, Progress, missing_bytes, put_next
 from store.ownership import Ownership
 from store.pins import Pins
+from store.pruning import Selection, prune_some
 from store.recovery import Recovery
 from store.requests import Outcome, WriteResult
-from store.room import VICTIMS_PER_COMMIT, Room
+from store.room import Room
 from store.statistics import Counters
 from store.update import Update, run_update
 from store.writequeue import Order, WriteQueue
@@ -33,6 +34,8 @@ TOUCH_S = 30.0
 SLOW_S = 10.0
 _MAX_TOUCHES = 100_000
 _RECALLED = WriteResult(Outcome.DROPPED, reason="the memory was needed")
+_FULL = "the store's queue is full"
+_DROPS = {_FULL: "dropped_queue", _RECALLED.reason: "dropped_memory"}
 T = TypeVar("T")
 log = logging.getLogger("store")
 
@@ -110,7 +113,7 @@ class Writer:
             given_up = [job] if reason else self._queue.push_job(job)
             self._condition.notify_all()
         for dropped in given_up:
-            self._settle(dropped, WriteResult(Outcome.DROPPED, reason=reason or "the store's queue is full"))
+            self._settle(dropped, WriteResult(Outcome.DROPPED, reason=reason or _FULL))
 
     def recall(self) -> bool:
         """Give back at once the offers that wait, and the others with the next commit; saves stay.
@@ -146,17 +149,17 @@ class Writer:
         for block in blocks:
             self._saving.release(block)
 
-    def prune(self, down_to: int, timeout: float) -> int:
-        """Evict until `down_to` live bytes remain, some records per transaction; return how many went."""
+    def prune(self, down_to: int, selection: Selection, timeout: float) -> int:
+        """Evict of `selection` until `down_to` live bytes remain; return how many went."""
         total = 0
         while True:
-            n_blocks, _ = self.order(
-                lambda update: evict(update, down_to, self._is_pinned, VICTIMS_PER_COMMIT), timeout
+            n_removed, n_bytes = self.order(
+                lambda update: prune_some(update, down_to, selection, self._is_pinned), timeout
             )
-            total += n_blocks
-            self._counters.add(evicted=n_blocks)
-            if n_blocks < VICTIMS_PER_COMMIT:
+            if not n_removed:
                 return total
+            total += n_removed
+            self._counters.add(evicted=n_removed, evicted_bytes=n_bytes)
 
     def post(self, call: Callable[[Update], Any]) -> None:
         """Like `order`, but nobody waits and nobody hears of a failure."""
@@ -394,7 +397,7 @@ class Writer:
 
     def _settle(self, job: Job, result: WriteResult) -> None:
         if result.outcome is Outcome.DROPPED:
-            self._counters.add(dropped=1)
+            self._counters.add(**{_DROPS.get(result.reason, "dropped_trouble"): 1})
         elif result.outcome is Outcome.FAILED:
             self._counters.add(failed=1)
         try:

@@ -3,23 +3,37 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import platformdirs
 
-from store import Forgotten, ManifestInfo, Store, StoreError, StoreUnusable, compact_store
+from store import (
+    Forgotten,
+    ManifestInfo,
+    Selection,
+    Store,
+    StoreBusy,
+    StoreError,
+    StoreUnusable,
+    compact_store,
+)
 from store.fingerprint import Value
 from tools.errors import reason
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_VALUE = 100
+_LEAST_FREE = 1 << 30
 
 
 def default_store_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -48,8 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     verb("doctor", "models, damage found so far, and what to do about it")
     verb("repair", "make the records agree again, dropping what cannot be saved")
-    verb("prune", "evict what was used least recently").add_argument(
-        "--to", type=_size, required=True, metavar="SIZE", help="bytes to keep, e.g. 4G; saves always stay"
+    prune = verb("prune", "evict what was used least recently, or of one model; saves always stay")
+    prune.add_argument("--to", type=_size, metavar="SIZE", help="until so many bytes are left, e.g. 4G")
+    prune.add_argument(
+        "--unused", type=_age, metavar="AGE", help="only what was not used for e.g. 12h or 30d"
+    )
+    prune.add_argument(
+        "--fingerprint", type=_id, metavar="ID", help="only what is of this model, as `doctor` shows it"
     )
     verb("compact", "return freed space to the disk and erase what was deleted")
     export = verb("export", "write a save to a portable file")
@@ -82,8 +101,34 @@ def _size(text: str) -> int:
     return int(value * _UNITS[unit])
 
 
+def _age(text: str) -> float:
+    """Seconds."""
+    try:
+        value = float(text[:-1]) * _SECONDS[text[-1:]]
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 12h or 30d") from None
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 12h or 30d")
+    return value
+
+
+def _id(text: str) -> bytes:
+    """The eight bytes that records are marked with, of an id or its beginning."""
+    try:
+        id_ = bytes.fromhex(text)
+    except ValueError:
+        id_ = b""
+    if len(id_) < 8:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an id of 16 hexadecimal digits or more")
+    return id_[:8]
+
+
 def run(args: argparse.Namespace) -> int:
-    """Do what the verb says; 0, or 1 with one line on stderr (2 when `verify` or `doctor` found damage)."""
+    """Do what the verb says.
+
+    0, or with one line on stderr 1, and 75 when a daemon has the store; 2 when `verify` or `doctor` found
+    damage.
+    """
     state = args.store_path or default_store_path()
     try:
         if args.verb == "compact":
@@ -91,10 +136,16 @@ def run(args: argparse.Namespace) -> int:
         if args.verb != "import" and not (state / "store" / "data.mdb").exists():
             raise StoreUnusable(f"there is no store in {state}")
         reads = args.verb in _READERS
+        if not reads and args.verb not in ("import", "repair"):
+            # what is no store is the owner's to set aside, not the operator's who mistyped a path
+            Store.open(state, read_only=True).close()
         verb = _READERS.get(args.verb) or _WRITERS[args.verb]
         with closing(Store.open(state, read_only=reads, min_free_bytes=0)) as store:
             return verb(store, args)
-    except (StoreError, OSError, ValueError) as error:
+    except StoreBusy as error:
+        print(f"emberd store: {error}: stop it first", file=sys.stderr)
+        return os.EX_TEMPFAIL
+    except (StoreError, lmdb.Error, OSError, ValueError) as error:
         print(f"emberd store: {reason(error)}", file=sys.stderr)
         return 1
 
@@ -107,11 +158,13 @@ def _compact(state: Path, args: argparse.Namespace) -> int:
 
 def _ls(store: Store, args: argparse.Namespace) -> int:
     saves = store.list_manifests()
-    lines = [f"{'tokens':>8} {'size':>10} {'shared':>10}  {'created':19}  name"]
-    for info in saves:
+    names = [_short_model(info.model) for info in saves]
+    width = max(map(len, ("model", *names)))
+    lines = [f"{'tokens':>8} {'size':>10} {'shared':>10}  {'created':19}  {'model':{width}}  name"]
+    for info, model in zip(saves, names, strict=True):
         lines.append(
             f"{info.n_tokens:>8} {_bytes(info.n_bytes):>10} {_bytes(info.bytes_shared):>10}"
-            f"  {_time(info.created_ms):19}  {info.name}"
+            f"  {_time(info.created_ms):19}  {model:{width}}  {info.name}"
         )
     _print(args, [_plain(info) for info in saves], "\n".join(lines) if saves else "no saves")
     return 0
@@ -129,8 +182,32 @@ def _show(store: Store, args: argparse.Namespace) -> int:
     }
     if args.json:
         shown["tokens"] = manifest.tokens.tolist()
-    _print(args, shown, "\n".join(f"{key:14} {value}" for key, value in shown.items()))
+    _print(args, shown, "\n".join(_lines_of(shown)))
     return 0
+
+
+def _lines_of(shown: Mapping[str, Any]) -> Iterator[str]:
+    """What `show` knows, for people."""
+    for key, value in shown.items():
+        if isinstance(value, dict):
+            yield key
+            yield from (
+                f"  {name:16} {_cut(str(part))}" for name, part in value.items() if part not in ("", [])
+            )
+        elif key.endswith("_ms"):
+            yield f"{key.removesuffix('_ms'):18} {_time(value)}"
+        elif "bytes" in key:
+            yield f"{key:18} {_bytes(value)}"
+        elif value != "":
+            yield f"{key:18} {value}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " ..."
+
+
+def _short_model(model: str) -> str:
+    return model.rpartition("/")[2]
 
 
 def _stats(store: Store, args: argparse.Namespace) -> int:
@@ -158,22 +235,39 @@ def _doctor(store: Store, args: argparse.Namespace) -> int:
     notes = store.administration.quarantine_notes()
     found = store.administration.verify(deep=False)
     statistics = store.statistics()
-    lines = []
+    free = shutil.disk_usage(store.environment.directory).free
+    lines = [
+        f"store   {args.store_path or default_store_path()}: {_bytes(statistics.live_bytes)} in a file of "
+        f"{_bytes(statistics.file_bytes)}, {_bytes(free)} of the disk are free"
+    ]
     for info in models:
         fields = dict(info.fields)
         name = _readable(fields.get("architecture", "unknown architecture"))
-        lines.append(f"model   {info.id.hex()[:16]}  {name}: {info.n_blocks} blocks, {info.n_points} points")
+        stored = f"{info.n_blocks} blocks, {info.n_points} points, {_bytes(info.n_bytes)}"
+        lines.append(f"model   {info.id.hex()[:16]}  {name}: {stored}")
     lines += [f"damage  {_time(when)}  {id_.hex()[:16]}: {why}" for id_, when, why in notes]
     lines += [f"problem {problem}" for problem in found.problems]
     aside = store.administration.set_aside()
     if aside is not None:
         lines.append(f"damage  a file of {_bytes(aside.stat().st_size)} was set aside: {aside}")
     if statistics.file_bytes > 2 * statistics.live_bytes + (64 << 20):
-        free = _bytes(statistics.file_bytes - statistics.live_bytes)
-        lines.append(f"advice  `emberd store compact` returns {free} to the disk")
+        unused = _bytes(statistics.file_bytes - statistics.live_bytes)
+        lines.append(f"advice  `emberd store compact` returns {unused} to the disk")
+    if free < _LEAST_FREE:
+        lines.append(
+            "advice  the disk is nearly full, so nothing new is stored: make room, prune and compact"
+        )
+    if aside is not None:
+        lines.append("advice  `emberd store compact` removes what was set aside; it holds conversations")
+    if any(problem.startswith("the save") for problem in found.problems):
+        lines.append("advice  a save that is unreadable is dropped by `repair`; import it anew from its file")
     if found.problems:
         lines.append("advice  `emberd store repair` makes the records agree again")
     shown = {
+        "path": str(store.environment.directory),
+        "live_bytes": statistics.live_bytes,
+        "file_bytes": statistics.file_bytes,
+        "free_bytes": free,
         "models": [
             {"id": i.id.hex(), "n_blocks": i.n_blocks, "n_points": i.n_points, "n_bytes": i.n_bytes}
             | {"fields": {name: _readable(value) for name, value in i.fields}}
@@ -183,7 +277,7 @@ def _doctor(store: Store, args: argparse.Namespace) -> int:
         "problems": list(found.problems),
         "set_aside": str(aside) if aside else None,
     }
-    _print(args, shown, "\n".join(lines) or "nothing to report")
+    _print(args, shown, "\n".join(lines))
     return 2 if found.problems else 0
 
 
@@ -194,7 +288,11 @@ def _repair(store: Store, args: argparse.Namespace) -> int:
 
 
 def _prune(store: Store, args: argparse.Namespace) -> int:
-    n_evicted = store.administration.prune(down_to=args.to)
+    if args.to is None and args.unused is None and args.fingerprint is None:
+        raise ValueError("prune needs --to, --unused or --fingerprint; `prune --to 0` evicts all but saves")
+    since = None if args.unused is None else int((time.time() - args.unused) * 1000)
+    selection = Selection(since, args.fingerprint or b"")
+    n_evicted = store.administration.prune(down_to=args.to or 0, selection=selection)
     left = store.statistics().live_bytes
     shown = {"n_evicted": n_evicted, "live_bytes": left}
     _print(args, shown, f"{n_evicted} blocks and points evicted, {_bytes(left)} left")

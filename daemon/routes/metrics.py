@@ -17,7 +17,8 @@ def register(app: QuartTrio, service: Service) -> None:
             raise ApiError(501, "This server does not support metrics endpoint. Start it with `--metrics`")
         ready = service.ready
         store = await service.workers.run(ready.saves.statistics)
-        text = exposition(ready.client.statistics(), throughput, store)
+        state = ready.saves.health().status
+        text = exposition(ready.client.statistics(), throughput, store, state)
         response = Response(text, content_type="text/plain; version=0.0.4")
         response.headers["Process-Start-Time-Unix"] = str(int(service.started))
         return response

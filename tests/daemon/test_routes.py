@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ from daemon.saves import (
     UnknownSave,
 )
 from runtime.engine import CacheSource, EngineStatistics, Timings
+from store import StoreStatistics
 from tests.daemon.harness import MODEL, RunningDaemon, prepare_fake, tokenizer, until
 
 
@@ -291,8 +292,28 @@ def test_throughput_is_the_average_since_the_last_scrape() -> None:
 
 
 def test_the_stores_numbers_become_metrics() -> None:
-    text = exposition(EngineStatistics(), Throughput(), {"bytes": 5, "state": "ok"}).decode()
-    assert "emberd:store_bytes 5.0" in text and "state" not in text
+    actions = {"saves": 2, "save_seconds": 0.5, "restores": 0, "restore_seconds": 0.0}
+    counted = StoreStatistics(
+        live_bytes=5, lookups_partial=3, dropped_queue=1, commits=4, commit_seconds=0.25
+    )
+    text = exposition(EngineStatistics(), Throughput(), asdict(counted) | actions, "degraded").decode()
+    for line in (
+        'emberd:store_bytes{kind="live"} 5.0',
+        'emberd:store_lookups_total{result="partial"} 3.0',
+        'emberd:store_dropped_total{why="queue"} 1.0',
+        "emberd:store_commit_seconds_count 4.0",
+        "emberd:store_commit_seconds_sum 0.25",
+        "emberd:store_save_seconds_count 2.0",
+        'emberd:store_state{state="ok"} 0.0',
+        'emberd:store_state{state="degraded"} 1.0',
+        "# TYPE emberd:store_evicted_total counter",
+    ):
+        assert line in text.splitlines()
+
+
+def test_a_store_that_is_off_says_so_in_the_metrics() -> None:
+    text = exposition(EngineStatistics(), Throughput(), {}).decode()
+    assert 'emberd:store_state{state="off"} 1.0' in text and "store_bytes" not in text
 
 
 def test_the_store_shows_its_state(daemon: RunningDaemon) -> None:

@@ -24,11 +24,13 @@ def act(daemon: EmberdProcess, id_slot: int, action: str, name: str):
 def test_a_save_survives_the_store_it_was_made_in(tmp_path: Path) -> None:
     """A file of --slot-save-path is found by a daemon whose store has never seen the prompt."""
     files = ["--slot-save-path", str(tmp_path / "files"), "-c", "4096"]
-    with EmberdProcess(LLAMA, "--store-path", str(tmp_path / "a"), *files) as daemon:
+    with EmberdProcess(LLAMA, "--store-path", str(tmp_path / "a"), "--metrics", *files) as daemon:
         first = ask(daemon, 0)
         saved = act(daemon, 0, "save", "talk.bin").raise_for_status().json()
         assert saved["n_saved"] == len(PROMPT) + 7
         assert (tmp_path / "files" / "talk.bin").stat().st_size > saved["n_written"] // 2
+        assert "emberd:store_save_seconds_count 1.0" in daemon.client.get("/metrics").text.splitlines()
+        assert daemon.client.get("/store").json()["saves"] == 1
         assert daemon.terminate() == 0
     with EmberdProcess(LLAMA, "--store-path", str(tmp_path / "b"), *files) as daemon:
         restored = act(daemon, 1, "restore", "talk.bin").raise_for_status().json()

@@ -1,6 +1,8 @@
 """The disk under the store fails in a running daemon: answers stay as they were, and the store comes back."""
 
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,6 +76,27 @@ def test_a_store_deleted_under_the_daemon_costs_no_request_and_is_made_anew(tmp_
         assert ask(daemon, 2)["tokens"] == second["tokens"]
         assert daemon.terminate() == 0
     restart_serves_from_store(tmp_path, 3, third["tokens"])
+
+
+def test_a_second_daemon_is_told_who_has_the_store_and_what_to_do(tmp_path: Path) -> None:
+    with daemon_on(tmp_path) as daemon:
+        argv = [
+            sys.executable,
+            "-m",
+            "daemon.cli",
+            "-m",
+            str(LLAMA),
+            "--port",
+            "0",
+            "--store-path",
+            str(tmp_path),
+        ]
+        second = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        assert second.returncode == 75
+        told = second.stderr.splitlines()[-1]
+        assert f"in use by process {daemon.process.pid}, running since 2" in told and "--store off" in told
+        assert ask(daemon, 1)["timings"]["cache_n"] == 0
+        assert health(daemon)["store"] == "ok"
 
 
 def test_a_full_disk_costs_no_request_and_is_recovered_from(tmp_path: Path) -> None:

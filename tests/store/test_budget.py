@@ -1,11 +1,12 @@
 """Live bytes stay within the budget; what is used least goes, from the ends inwards, and never a save."""
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from store import BlockData, Outcome, Store, WriteRequest, chain
+from store import BlockData, Fingerprint, Outcome, Selection, Store, WriteRequest, chain
 from store.insertion import Job, missing_bytes
 from store.update import read_ledger, read_usage
 from tests.store import kv
@@ -130,6 +131,28 @@ def test_too_little_free_space_keeps_the_file_from_growing(tmp_path: Path) -> No
         assert found.state == "degraded" and "the disk has only" in found.reason
         assert found.evicted > 0 and found.file_bytes <= before * 1.05
         assert kv.restore(store, root, kv.tokens((9, 700)), SCALE) == 700
+
+
+def test_prune_takes_what_was_not_used_since_a_date_or_is_of_one_model(store: Store, root: bytes) -> None:
+    other = Fingerprint((*kv.FINGERPRINT.fields, ("salt", b"other")))
+    elsewhere = store.register(other)
+    prune = store.administration.prune
+    kv.write(store, root, kv.tokens((1, 700)))
+    kv.write(store, elsewhere, kv.tokens((1, 700)), points=(300, 700))
+    kv.write(store, root, kv.tokens((2, 700)))
+    store.save_manifest("kept", root, kv.tokens((2, 700)))
+    time.sleep(0.01)
+    since = int(time.time() * 1000)
+    kv.write(store, root, kv.tokens((1, 300), (3, 300)))
+    assert prune(selection=Selection(unused_since_ms=since, fingerprint=other.id[:8])) == 5
+    assert store.lookup(elsewhere, kv.tokens((1, 700))).n_tokens == 0
+    assert prune(selection=Selection(fingerprint=b"nobody")) == 0
+    assert prune(selection=Selection(unused_since_ms=since)) == 2
+    assert kv.restore(store, root, kv.tokens((1, 300), (3, 300))) == 600
+    assert kv.restore(store, root, kv.tokens((1, 700))) == 300
+    assert prune(selection=Selection(fingerprint=kv.FINGERPRINT.id[:8])) == 3
+    assert kv.restore(store, root, kv.tokens((2, 700))) == 700
+    assert not kv.problems(store)
 
 
 def test_prune_evicts_down_to_a_size(store: Store, root: bytes) -> None:

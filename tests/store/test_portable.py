@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import Damaged, Fingerprint, FingerprintMismatch, InvalidName, Store, UnknownName
+from store.names import MAX_BYTES
 from store.portable import MAGIC, PortableFile
 from tests.store import kv
 
@@ -152,6 +153,18 @@ def test_an_export_replaces_a_link_and_does_not_follow_it(
     store.administration.export_save("mine", link)
     assert victim.read_text() == "untouched" and not link.is_symlink()
     assert link.read_bytes() == exported.read_bytes()
+
+
+def test_a_name_of_any_allowed_length_is_exported(store: Store, root: bytes, tmp_path: Path) -> None:
+    name = "n" * MAX_BYTES
+    kv.write(store, root, kv.tokens((1, 300)))
+    store.save_manifest(name, root, kv.tokens((1, 300)))
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    assert store.administration.export_save(name, folder / name) == (folder / name).stat().st_size
+    with pytest.raises(IsADirectoryError, match="exports"):
+        store.administration.export_save(name, folder)
+    assert list(folder.iterdir()) == [folder / name]
 
 
 def test_a_failed_export_leaves_nothing_behind(exported: Path, store: Store, tmp_path: Path) -> None:

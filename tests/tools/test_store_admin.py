@@ -66,8 +66,9 @@ def test_reading_verbs_work_beside_a_running_daemon(state: Path, capsys: pytest.
             assert run(*words, "--store-path", state) == 0
         capsys.readouterr()
         for words in (("prune", "--to", "0"), ("forget", "mine"), ("compact",), ("repair",)):
-            assert run(*words, "--store-path", state) == 1
-            assert f"is in use by process {owner.pid}" in capsys.readouterr().err
+            assert run(*words, "--store-path", state) == 75
+            told = capsys.readouterr().err
+            assert f"is in use by process {owner.pid}" in told and told.count("\n") == 1
         owner.stdin.close()
 
 
@@ -100,6 +101,39 @@ def test_prune_and_compact_shrink_the_store(state: Path, capsys: pytest.CaptureF
     assert sizes["bytes_after"] < sizes["bytes_before"]
     after = answer(capsys, "stats", "--store-path", state)
     assert (after["n_blocks"], after["live_bytes"]) == (3, before["pinned_bytes"])
+
+
+def test_prune_takes_what_is_old_or_of_one_model(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model,) = answer(capsys, "doctor", "--store-path", state)["models"]
+    assert run("prune", "--store-path", state) == 1
+    assert "needs --to, --unused or --fingerprint" in capsys.readouterr().err
+    for words in (("--unused", "1h"), ("--fingerprint", "00" * 8), ("--to", "1G", "--unused", "0s")):
+        assert answer(capsys, "prune", *words, "--store-path", state)["n_evicted"] == 0
+    words = ("--fingerprint", model["id"][:16], "--unused", "0s")
+    assert answer(capsys, "prune", *words, "--store-path", state)["n_evicted"] == 2
+    assert answer(capsys, "verify", "--deep", "--store-path", state)["n_blocks"] == 3
+
+
+@pytest.mark.parametrize("verb", ["prune --to 0", "forget --all", "compact", "ls", "doctor"])
+def test_a_file_that_is_no_store_is_left_where_it_is(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "store" / "data.mdb"
+    data.parent.mkdir()
+    data.write_bytes(b"somebody else's" * 1000)
+    assert run(*verb.split(), "--store-path", tmp_path) == 1
+    assert "is not a store's data file" in capsys.readouterr().err
+    assert list(data.parent.iterdir()) == [data]
+
+
+def test_people_read_sizes_and_times_and_no_endless_values(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (("ls",), ("show", "mine"), ("stats",), ("doctor",)):
+        assert run(*words, "--store-path", state) == 0
+        told = capsys.readouterr().out
+        assert all(len(line) < 250 for line in told.splitlines())
+        assert "KiB" in told and "_ms" not in told
 
 
 def test_forget_takes_a_save_a_prefix_or_everything(
@@ -161,6 +195,23 @@ def test_a_folder_without_a_store_is_left_as_it_is(
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("500", 500), ("4G", 4 << 30), ("1.5MiB", 1572864)])
 def test_sizes_have_units(text: str, expected: int) -> None:
     assert store_admin._size(text) == expected
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0s", 0), ("12h", 43200), ("1.5d", 129600), ("2w", 1209600)])
+def test_ages_have_units(text: str, seconds: float) -> None:
+    assert store_admin._age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "12", "-1d", "nand", "infd", "3y"])
+def test_bad_ages_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        store_admin._age(text)
+
+
+@pytest.mark.parametrize("text", ["", "12", "xyzxyzxyzxyzxyzx"])
+def test_bad_ids_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        store_admin._id(text)
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "4X", "nan", "inf"])
