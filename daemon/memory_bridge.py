@@ -200,7 +200,7 @@ class MemoryBridge:
         """The save of that name and its tokens, which the engine will ask for."""
         manifest = self._manifest(name)
         tokens = np.ascontiguousarray(manifest.tokens, np.int32)
-        self._port.foresee(tokens)
+        self._port.foresee(tokens, self._store.found(manifest))
         return manifest, tokens
 
     def _manifest(self, name: str) -> Manifest:

@@ -95,10 +95,9 @@ class StorePort:
         for snapshot in waiting:
             self.write(root, snapshot)
 
-    def foresee(self, tokens: Tokens) -> None:
-        """Look up what the engine is about to ask for, on this thread: it is spared a wait for the reader."""
-        if self.root is not None:
-            self._foreseen = tokens, self._store.lookup(self.root, tokens)
+    def foresee(self, tokens: Tokens, match: Match) -> None:
+        """What was found of tokens the engine is about to ask for: it is spared a wait for the reader."""
+        self._foreseen = tokens, match
 
     def forget_foreseen(self) -> None:
         """The engine had no need to ask: what was found will not be true for ever."""

@@ -1,6 +1,7 @@
 """Named saves: a name, the tokens it stands for, and a hold on the blocks that keep their state."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from store import chain
 from store.environment import Environment, Txn
 from store.errors import Damaged, FingerprintMismatch, NameTaken, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint, diff
-from store.lookup import Finder
+from store.lookup import Finder, Match
 from store.points import read_point
 from store.records import ManifestRecord, Usage, unseal
 from store.update import Update, read_block, read_usage
@@ -39,15 +40,21 @@ class ManifestInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A named save with its tokens, int32 [n_tokens], of which the first `n_restorable` can be restored.
-
-    `n_point` is the farthest point within them, 0 when there is none.
-    """
+    """A named save with its tokens, int32 [n_tokens], and what a look-up finds of them."""
 
     info: ManifestInfo
     tokens: npt.NDArray[np.int32]
-    n_restorable: int
-    n_point: int = 0
+    match: Match
+
+    @property
+    def n_restorable(self) -> int:
+        """So many of the tokens can be restored."""
+        return self.match.n_tokens
+
+    @property
+    def n_point(self) -> int:
+        """The farthest point within them, 0 when there is none."""
+        return self.match.points[0].n_tokens if self.match.points else 0
 
 
 def save(
@@ -120,7 +127,13 @@ def list_all(environment: Environment, txn: Txn) -> list[ManifestInfo]:
     return found
 
 
-def read(environment: Environment, txn: Txn, name: str, expected: Fingerprint | None) -> Manifest:
+def read(
+    environment: Environment,
+    txn: Txn,
+    name: str,
+    expected: Fingerprint | None,
+    avoid: Callable[[bytes], bool],
+) -> Manifest:
     """A save with its tokens. `UnknownName`, `FingerprintMismatch`, or `Damaged` when its tokens are lost."""
     value = txn.get(name.encode(), db=environment.man)
     if value is None:
@@ -136,9 +149,8 @@ def read(environment: Environment, txn: Txn, name: str, expected: Fingerprint | 
             raise Damaged(f"the save {name!r} has lost the text from token {len(elements) // 4} on")
         elements += stored.elements
     tokens = chain.decode_tokens(elements[: record.n_tokens * chain.ELEMENT_BYTES])
-    match = Finder(environment, txn, lambda block: False).find(record.root, chain.encode_tokens(tokens))
-    n_point = match.points[0].n_tokens if match.points else 0
-    return Manifest(describe(environment, txn, name, record), tokens, match.n_tokens, n_point)
+    match = Finder(environment, txn, avoid).find(record.root, chain.encode_tokens(tokens))
+    return Manifest(describe(environment, txn, name, record), tokens, match)
 
 
 def read_fingerprint(environment: Environment, txn: Txn, fingerprint: bytes) -> Fingerprint | None:

@@ -102,14 +102,18 @@ class Reading:
             self._report(error)
             self._counters.add(lookups_miss=1)
             return Match(0, (), str(error))
-        self._pins.hold(ref.id for ref in match.blocks)
-        self._pins.hold(ref.id for ref in match.points)
+        self.note_found(match, len(tokens))
         if damaged:
             self._report(Damaged("a look-up found a damaged record"))
-        whole = match.n_tokens == len(tokens)
+        return match
+
+    def note_found(self, match: Match, n_wanted: int) -> None:
+        """Keep what was found from eviction, and count the look-up."""
+        self._pins.hold(ref.id for ref in match.blocks)
+        self._pins.hold(ref.id for ref in match.points)
+        whole = match.n_tokens == n_wanted
         kind = "lookups_hit" if whole else "lookups_partial" if match.n_tokens else "lookups_miss"
         self._counters.add(**{kind: 1})
-        return match
 
     def load_all(self, wanted: Wanted) -> tuple[int, str]:
         """How many of `wanted` were copied, from the first on, and why not more."""

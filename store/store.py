@@ -248,7 +248,13 @@ class Store:
         `expected`, or `Damaged`.
         """
         name = checked_name(name)
-        return self.environment.read(lambda txn: manifests.read(self.environment, txn, name, expected))
+        avoid = self._distrusted.__contains__
+        return self.environment.read(lambda txn: manifests.read(self.environment, txn, name, expected, avoid))
+
+    def found(self, manifest: Manifest) -> Match:
+        """What `lookup` would give for the tokens of a save that was just read, spared the second look."""
+        self._reading.note_found(manifest.match, len(manifest.tokens))
+        return manifest.match
 
     def list_manifests(self) -> tuple[ManifestInfo, ...]:
         """All readable saves by name."""

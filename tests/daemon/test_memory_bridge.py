@@ -69,19 +69,17 @@ def test_a_look_up_that_was_foreseen_is_answered_at_once_and_only_once() -> None
     posted: list[Any] = []
     late: list[Any] = []
     client = SimpleNamespace(engine=SimpleNamespace(post=posted.append))
-    store = SimpleNamespace(
-        lookup=lambda root, tokens: Match(len(tokens), (), "all of it is stored"),
-        post=lambda call: late.append(call) or True,
-    )
+    store = SimpleNamespace(post=lambda call: late.append(call) or True)
+    match = Match(3, (), "all of it is stored")
     loaded = SimpleNamespace(runner=SimpleNamespace(layout=LAYOUT))
     port = StorePort(cast(Any, store), cast(Any, loaded), cast(Any, client))
     port.root = b"root"
     tokens = np.arange(3, dtype=np.int32)
-    port.foresee(tokens)
+    port.foresee(tokens, match)
     port.lookup(1, b"root", tokens.copy(), 0)
     assert posted == [LookupDone(1, 3, "all of it is stored")]
     port.lookup(2, b"root", tokens, 0)
-    port.foresee(tokens)
+    port.foresee(tokens, match)
     port.lookup(3, b"root", tokens[:2], 0)
     assert len(posted) == 1 and len(late) == 2
 
