@@ -70,6 +70,7 @@ class Writer:
         self._stop_at: float | None = None
         self._broken = ""
         self._is_busy = False
+        self._busy_since = time.monotonic()
         self._n_steps = 0
         self._n_steps_at_recall = -1
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -91,8 +92,13 @@ class Writer:
 
     @property
     def complaint(self) -> str:
-        """Like `trouble`, also when only a lack of disk space keeps the store from growing."""
-        return self.trouble or self._room.shortage
+        """Like `trouble`, also when the disk is full, or does not answer; nobody else could tell of that."""
+        return self.trouble or self._silence or self._room.shortage
+
+    @property
+    def _silence(self) -> str:
+        seconds = time.monotonic() - self._busy_since if self._is_busy else 0.0
+        return f"the disk has not answered for {seconds:.0f} s" if seconds > SLOW_S else ""
 
     def set_pace(self, mib_per_second: float | None) -> None:
         with self._condition:
@@ -237,6 +243,7 @@ class Writer:
                 return None
             work = self._queue.head(self._batch_bytes)
             self._is_busy = work is not None
+            self._busy_since = time.monotonic()
             return work
 
     def _take_order(self, order: Order) -> None:

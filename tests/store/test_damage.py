@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from store import Fingerprint, Store
 from store.datafile import read_meta
+from store.update import Update
 from tests.store import kv
 
 READER = Path(__file__).with_name("damage_reader.py")
@@ -126,6 +128,44 @@ def test_a_stale_lock_file_is_no_obstacle(tmp_path: Path, sound: bytes) -> None:
         [sys.executable, str(READER), str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert child.returncode == 0, child.stderr
+    assert child.stdout.strip() == "2800 of 2800, 0 rebuilt"
+
+
+@pytest.mark.parametrize("claim_clean", [False, True], ids=["found", "claimed-clean"])
+def test_the_file_of_another_store_is_a_store_without_our_prompts(
+    tmp_path: Path, claim_clean: bool, sound: bytes
+) -> None:
+    with kv.open_store(tmp_path / "other") as store:
+        root = store.register(Fingerprint((*kv.FINGERPRINT.fields, ("salt", b"other"))))
+        for seed in range(4):
+            kv.write(store, root, kv.tokens((1, 300), (seed, 400)), scale=8, points=(200, 600))
+    other = (tmp_path / "other" / "store" / "data.mdb").read_bytes()
+    assert outcome(tmp_path, sound, claim_clean=True) == "2800 of 2800, 0 rebuilt"
+    assert outcome(tmp_path, other, claim_clean=claim_clean) == "0 of 2800, 0 rebuilt"
+
+
+def test_parts_of_equal_length_that_changed_places_are_not_taken_for_each_other(
+    store: Store, root: bytes
+) -> None:
+    prompt = kv.tokens((1, 700))
+    kv.write(store, root, prompt, scale=8, points=(200, 600))
+    assert kv.restore(store, root, prompt, 8) == 700 and kv.resume(store, root, prompt, 8) == 600
+
+    def swap(update: Update) -> int:
+        dat = store.environment.dat
+        places: dict[int, list[bytes]] = {}
+        for key, value in update.txn.cursor(db=dat):
+            places.setdefault(len(value), []).append(bytes(key))
+        for keys in places.values():
+            values = [bytes(update.txn.get(key, b"", db=dat)) for key in keys]
+            for key, value in zip(keys, [*values[1:], values[0]], strict=True):
+                update.txn.put(key, value, db=dat)
+        return max(map(len, places.values()))
+
+    assert store.writer.order(swap, 20) > 1
+    assert kv.restore(store, root, prompt, 8) == 0, "the first block's parts are others'"
+    assert kv.resume(store, root, prompt, 8) == 0
+    assert store.statistics().quarantined > 0
 
 
 def test_the_newest_meta_page_is_found(sound: bytes, tmp_path: Path) -> None:

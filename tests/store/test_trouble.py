@@ -1,7 +1,9 @@
 """When the disk or the file fails, requests go on, the store says so, and it comes back by itself."""
 
+import resource
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,6 +132,46 @@ def test_a_writer_that_dies_takes_only_the_store_with_it(
     assert "a bug" in store.statistics().reason
     assert kv.Offer(store, root, kv.tokens((1, 300))).wait().outcome is Outcome.DROPPED
     assert store.lookup(root, kv.tokens((1, 300))).n_tokens == 0
+
+
+def test_a_disk_that_does_not_answer_is_told_of_until_it_does(
+    store: Store, root: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that hangs raises nothing, and the thread that hangs can tell nobody."""
+    monkeypatch.setattr("store.writer.SLOW_S", 0.1)
+    kv.write(store, root, kv.tokens((1, 300)))
+    assert store.flush(10) and store.condition() == ("ok", "")
+    answers = threading.Event()
+    write = store.environment.write
+    monkeypatch.setattr(store.environment, "write", lambda call: (answers.wait(20), write(call))[1])
+    offer = kv.Offer(store, root, kv.tokens((2, 300)))
+    eventually(lambda: store.condition()[0] == "degraded")
+    assert "has not answered for" in store.condition()[1]
+    assert kv.restore(store, root, kv.tokens((1, 300))) == 300
+    answers.set()
+    assert offer.wait().outcome is Outcome.WRITTEN
+    eventually(lambda: store.condition() == ("ok", ""))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_file_that_may_not_grow_costs_no_request_and_is_recovered_from(tmp_path: Path) -> None:
+    """`RLIMIT_FSIZE`: writing fails with another error than on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with kv.open_store(tmp_path, 40 << 20, retry_s=0.1) as store:
+        root = store.register(kv.FINGERPRINT)
+        kv.write(store, root, kv.tokens((1, 700)), scale=8)
+        kv.blocks_of(kv.tokens((2, 700)), 40)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+            assert kv.Offer(store, root, kv.tokens((2, 700)), scale=40).wait().outcome is Outcome.DROPPED
+            assert store.statistics().state == "degraded"
+            assert kv.restore(store, root, kv.tokens((1, 700)), 8) == 700
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        eventually(lambda: store.statistics().state == "ok")
+        kv.write(store, root, kv.tokens((2, 700)), scale=40)
+        assert kv.restore(store, root, kv.tokens((1, 700)), 8) == 700
+        assert not kv.problems(store)
 
 
 @pytest.fixture
