@@ -91,13 +91,13 @@ class RunningDaemon:
 
         self.thread = threading.Thread(target=trio.run, args=(main,), daemon=True)
         self.thread.start()
-        self._token = started.get(timeout=10)
+        self._token = started.get(timeout=60)
         self._stack.callback(self.stop)
         until(lambda: bool(self.daemon.addresses) or not self.thread.is_alive())
         self.url = self.daemon.addresses[0]
-        self.client = self._stack.enter_context(httpx.Client(base_url=self.url, timeout=20))
+        self.client = self._stack.enter_context(httpx.Client(base_url=self.url, timeout=60))
         if self._wait:
-            self.engine = self._engines.get(timeout=20)
+            self.engine = self._engines.get(timeout=60)
             until(lambda: self.client.get("/v1/health").status_code == 200)
         return self
 
@@ -124,7 +124,7 @@ class RunningDaemon:
     def stop(self) -> None:
         """Stop as a signal would, and wait for the end."""
         self.request_stop()
-        self.thread.join(timeout=20)
+        self.thread.join(timeout=60)
         assert not self.thread.is_alive()
 
     def post(self, path: str, body: Any) -> httpx.Response:
@@ -139,7 +139,7 @@ class RunningDaemon:
         return str(error["message"])
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

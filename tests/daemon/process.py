@@ -52,4 +52,4 @@ class EmberdProcess:
     def terminate(self) -> int:
         """Ask it to stop; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=120)

@@ -21,7 +21,7 @@ def raw_request(body: dict[str, Any], path: str = "/completion") -> bytes:
 
 def connect(daemon: RunningDaemon) -> socket.socket:
     port = int(daemon.url.rsplit(":", 1)[1])
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def read_status(sock: socket.socket) -> int:

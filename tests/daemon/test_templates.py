@@ -158,10 +158,10 @@ GROWING = {
 
 @pytest.mark.parametrize("source", GROWING.values(), ids=GROWING.keys())
 def test_a_template_cannot_take_time_or_memory_without_bound(source: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(TemplateBudgetExceeded):
         render(compile_template(make_environment(), source), {}, Budget(0, 1.5))
-    assert time.perf_counter() - start < 10
+    assert time.thread_time() - start < 10
 
 
 ESCAPES = (

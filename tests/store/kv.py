@@ -137,7 +137,7 @@ class Offer:
         self._settled.set()
 
     def wait(self) -> WriteResult:
-        assert self._settled.wait(20), "the offer was never settled"
+        assert self._settled.wait(120), "the offer was never settled"
         return self.results[0]
 
 

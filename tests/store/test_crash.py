@@ -16,16 +16,17 @@ WRITER = Path(__file__).with_name("crash_writer.py")
 BUDGET = 6 << 20
 
 
-def run_until_killed(folder: Path, seed: int, delay: float) -> list[str]:
-    """Lines that a writing child acknowledged before it was killed `delay` seconds after it was ready."""
+def run_until_killed(folder: Path, seed: int, n_lines: int, delay: float) -> list[str]:
+    """What a writing child acknowledged until it was killed, `delay` seconds after `n_lines` of it."""
     command = [sys.executable, str(WRITER), str(folder), str(seed), str(BUDGET)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
+        first = [child.stdout.readline() for _ in range(n_lines)]
         time.sleep(delay)
         child.send_signal(signal.SIGKILL)
-        rest = child.stdout.read()
-    return [line for line in rest.split("\n")[:-1] if line]
+        acknowledged = "".join(first) + child.stdout.read()
+    return acknowledged.split("\n")[:-1]
 
 
 def check_after_kill(folder: Path, acknowledged: list[str]) -> None:
@@ -50,7 +51,7 @@ def kill_often(folder: Path, n_kills: int) -> None:
     rng = random.Random(0)
     n_saves = 0
     for n in range(n_kills):
-        acknowledged = run_until_killed(folder, 1000 * (n + 1), rng.uniform(0.02, 0.4))
+        acknowledged = run_until_killed(folder, 1000 * (n + 1), rng.randrange(16), rng.uniform(0.0, 0.05))
         n_saves += sum(line.startswith("save") for line in acknowledged)
         check_after_kill(folder, acknowledged)
     assert n_saves > n_kills / 2, "the children hardly wrote anything: the test tests nothing"

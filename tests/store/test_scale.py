@@ -27,9 +27,9 @@ def write_tiny(store: Store, root: bytes, prompt: kv.Tokens) -> None:
 def best_lookup(store: Store, root: bytes, prompt: kv.Tokens, expected: int) -> float:
     best = 1.0
     for _ in range(7):
-        started = time.perf_counter()
+        started = time.thread_time()
         assert store.lookup(root, prompt).n_tokens == expected
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.thread_time() - started)
     return best
 
 

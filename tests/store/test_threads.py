@@ -65,7 +65,7 @@ def test_writing_goes_on_while_trio_s_workers_are_busy(store: Store, root: bytes
         await trio.to_thread.run_sync(kv.write, store, root, kv.tokens((seed, 300)))
 
     async def main() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 for seed in range(8):
                     nursery.start_soon(write, seed)
@@ -110,9 +110,9 @@ def test_restores_race_evictions_without_a_wrong_byte(tmp_path: Path) -> None:
         writer = threading.Thread(target=churn)
         writer.start()
         try:
-            until = time.monotonic() + 3
-            found = []
-            while time.monotonic() < until:
+            begun = time.monotonic()
+            found: list[int] = []
+            while (seconds := time.monotonic() - begun) < 3 or (not any(found) and seconds < 60):
                 found.append(kv.restore(store, root, kv.tokens((len(found) % 9, 700)), 16))
         finally:
             stop.set()
@@ -129,7 +129,7 @@ def test_calls_on_the_reader_run_in_order_and_survive_a_failure(store: Store) ->
     store.post(lambda: 1 // 0)
     store.post(lambda: seen.append(2))
     store.post(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
     assert seen == [1, 2]
 
 
@@ -142,13 +142,13 @@ def test_a_restore_does_not_wait_for_a_slow_commit(
 
     def hold(update: object) -> None:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(120)
 
     store.writer.post(hold)
-    assert entered.wait(10)
+    assert entered.wait(60)
     restored: list[int] = []
     store.post(lambda: restored.append(kv.restore(store, root, prompt)))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not restored and time.monotonic() < deadline:
         time.sleep(0.01)
     leave.set()
@@ -180,7 +180,7 @@ def offer_is_dropped(store: Store, root: bytes, prompt: kv.Tokens) -> bool:
 def test_offering_costs_the_engine_s_thread_next_to_nothing(store: Store, root: bytes) -> None:
     prompt = kv.tokens((1, 8192))
     blocks = kv.blocks_of(prompt)
-    best = min(_time_to_offer(store, root, prompt, blocks) for _ in range(5))
+    best = min(_time_to_offer(store, root, prompt, blocks) for _ in range(20))
     assert best < 0.005
 
 

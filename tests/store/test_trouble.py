@@ -13,11 +13,12 @@ import pytest
 
 from store import Outcome, Store, StoreUnusable, WriteRefused
 from store.breaker import LONGEST_PAUSE_S, Breaker
+from store.recovery import Recovery
 from tests.disks import memory_disk
 from tests.store import kv
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -43,10 +44,23 @@ def test_the_breaker_waits_twice_as_long_each_time() -> None:
     assert breaker.retry_at == 30
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.fixture
+def may_recover(impatient: None, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The store looks whether its disk works again only once this is set: trouble lasts until it was seen."""
+    allowed = threading.Event()
+    try_again = Recovery.try_again
+
+    def try_if_allowed(recovery: Recovery) -> None:
+        if allowed.is_set():
+            try_again(recovery)
+
+    monkeypatch.setattr(Recovery, "try_again", try_if_allowed)
+    return allowed
+
+
 @pytest.mark.parametrize("error", [lmdb.DiskError("disk"), OSError(5, "Input/output error"), lmdb.Error("x")])
 def test_a_failed_commit_degrades_the_store_until_one_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_recover: threading.Event, error: Exception
 ) -> None:
     with kv.open_store(tmp_path, retry_s=0.2) as store:
         root = store.register(kv.FINGERPRINT)
@@ -67,19 +81,22 @@ def test_a_failed_commit_degrades_the_store_until_one_succeeds(
             with pytest.raises(WriteRefused, match="read-only"):
                 store.save_manifest("x", root, prompt)
             assert kv.restore(store, root, prompt) == 300
+        may_recover.set()
         eventually(lambda: store.statistics().state == "ok")
         kv.write(store, root, kv.tokens((2, 300)))
         assert kv.restore(store, root, prompt) == 300
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_store_deleted_under_the_daemon_is_noticed_and_made_anew(tmp_path: Path) -> None:
+def test_a_store_deleted_under_the_daemon_is_noticed_and_made_anew(
+    tmp_path: Path, may_recover: threading.Event
+) -> None:
     with kv.open_store(tmp_path, retry_s=0.2) as store:
         root = store.register(kv.FINGERPRINT)
         kv.write(store, root, kv.tokens((1, 300)))
         shutil.rmtree(tmp_path / "store")
         eventually(lambda: store.statistics().state == "degraded")
         assert "removed" in store.statistics().reason
+        may_recover.set()
         eventually(lambda: store.statistics().state == "ok")
         assert kv.restore(store, root, kv.tokens((1, 300))) == 0
         kv.write(store, root, kv.tokens((1, 300)))
@@ -89,13 +106,13 @@ def test_a_store_deleted_under_the_daemon_is_noticed_and_made_anew(tmp_path: Pat
         assert store.manifest("x", kv.FINGERPRINT).n_restorable == 300
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_store_whose_parent_is_gone_waits_for_it(tmp_path: Path) -> None:
+def test_a_store_whose_parent_is_gone_waits_for_it(tmp_path: Path, may_recover: threading.Event) -> None:
     state = tmp_path / "state"
     with kv.open_store(state, retry_s=0.1) as store:
         root = store.register(kv.FINGERPRINT)
         shutil.rmtree(state)
         state.write_text("in the way")
+        may_recover.set()
         eventually(lambda: store.statistics().state != "ok")
         assert kv.Offer(store, root, kv.tokens((1, 300))).wait().outcome is Outcome.DROPPED
         assert kv.restore(store, root, kv.tokens((1, 300))) == 0

@@ -1,5 +1,6 @@
 """What is dropped when more is offered than can be written: the oldest offer first, a save never."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -63,8 +64,10 @@ def test_batches_end_at_the_bound_and_at_an_order() -> None:
 def test_a_full_queue_drops_offers_and_counts_them(tmp_path: Path) -> None:
     with kv.open_store(tmp_path, queue_bytes=100_000) as store:
         root = store.register(kv.FINGERPRINT)
-        store.writer.post(lambda update: time.sleep(0.5))
+        gate = threading.Event()
+        store.writer.post(lambda update: gate.wait(60))
         offers = [kv.Offer(store, root, kv.tokens((seed, 700))) for seed in range(8)]
+        gate.set()
         results = [offer.wait() for offer in offers]
         dropped = [result for result in results if result.outcome == "dropped"]
         assert dropped and {result.reason for result in dropped} == {"the store's queue is full"}

@@ -198,13 +198,13 @@ def test_two_fetchers_wait_for_each_other(model: Model, cache: Path) -> None:
             target=lambda: done.append(fetching.fetch(model, cache, Console(file=log))), daemon=True
         )
         second.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "waiting" not in log.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert "waiting" in log.getvalue()
         assert not done
         (cache / "tiny.gguf").write_bytes(b"".join(PARTS))
-    second.join(timeout=30)
+    second.join(timeout=60)
     assert done == [cache / "tiny.gguf"]
     assert "fetching" not in log.getvalue()
 

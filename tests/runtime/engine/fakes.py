@@ -183,7 +183,7 @@ class Inbox:
     def has(self, request_id: int, kind: type[Event]) -> bool:
         return any(e.request_id == request_id and isinstance(e, kind) for e in self.events)
 
-    def wait(self, request_id: int, *kinds: type[E], timeout: float = 20.0) -> E:
+    def wait(self, request_id: int, *kinds: type[E], timeout: float = 120.0) -> E:
         """The first event of one of `kinds` for the request."""
 
         def find() -> E | None:

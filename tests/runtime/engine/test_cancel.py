@@ -1,6 +1,7 @@
 """Cancelling while the model computes: who leaves stops the step, and nobody else notices."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,7 +31,7 @@ class Paused:
     def _wait(self, runs: object) -> None:
         self.inside.release()
         if not self._free:
-            assert self._gate.acquire(timeout=20)
+            assert self._gate.acquire(timeout=60)
 
     def let_go(self) -> None:
         self._gate.release()
@@ -40,7 +41,7 @@ class Paused:
         self.let_go()
 
     def step_begins(self) -> None:
-        assert self.inside.acquire(timeout=20)
+        assert self.inside.acquire(timeout=60)
 
     def submit(self, request_id: int, prompt: np.ndarray, n_predict: int = 5) -> None:
         self.engine.submit(GenerateRequest(request_id, prompt, GREEDY, n_predict=n_predict))
@@ -181,15 +182,21 @@ def test_whoever_comes_and_goes_all_the_time_cannot_stop_the_others() -> None:
     assert [o.id for e in outputs for o in e.tokens] == expected(tokens(600), 3)
 
 
+def is_closing(engine: Engine) -> bool:
+    """Under its lock: by then the step that goes on was told, too."""
+    with engine._signal:
+        return engine._closing
+
+
 def test_closing_gives_up_the_step_that_reads_a_prompt(paused: Paused) -> None:
     paused.submit(1, tokens(900))
     paused.step_begins()
     closing = threading.Thread(target=paused.engine.close)
     closing.start()
-    while not paused.engine._closing:
-        pass
+    while not is_closing(paused.engine):
+        time.sleep(0.001)
     paused.let_go()
-    closing.join(20)
+    closing.join(60)
     assert paused.reason(1) is StopReason.CANCELLED
     assert (paused.runner.n_given_up, paused.runner.steps) == (1, [])
 

@@ -25,6 +25,7 @@ from runtime.engine import (
     StopReason,
 )
 from runtime.engine.resume import CheckpointPolicy
+from tests.idle import assert_it_rests
 from tests.runtime.engine.fakes import LETTERS, FakeRunner, Inbox
 from tests.runtime.engine.harness import GREEDY, expected, tokens
 from tests.runtime.engine.ports import DictStore
@@ -75,13 +76,12 @@ def test_requests_from_many_threads_are_all_answered(running: Running) -> None:
 
 def test_events_of_a_step_come_in_one_batch(running: Running) -> None:
     gate = threading.Event()
-    running.runner.before_step = lambda runs: gate.wait(5) and None
+    running.runner.before_step = lambda runs: gate.wait(60) and None
     for i in range(3):
         running.submit(i, tokens(20, seed=i), 1000)
     gate.set()
     for i in range(2):
-        running.inbox.wait(i, Output)
-    time.sleep(0.05)
+        running.inbox.wait(i, Finished)
     full = [b for b in running.inbox.batches if len({e.request_id for e in b if isinstance(e, Output)}) == 2]
     assert len(full) > 1
 
@@ -89,10 +89,7 @@ def test_events_of_a_step_come_in_one_batch(running: Running) -> None:
 def test_an_idle_engine_uses_no_cpu(running: Running) -> None:
     running.submit(1, tokens(10))
     running.inbox.wait(1, Finished)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.3)
-    assert time.process_time() - before < 0.03
+    assert_it_rests()
 
 
 @pytest.mark.parametrize(("max_count", "n_missing"), [(32, 0), (0, 2)])
@@ -102,10 +99,7 @@ def test_memory_for_the_next_point_is_ready_when_the_engine_rests(max_count: int
     running = Running(config=config, runner=TailedRunner(LAYOUTS["hybrid"]))
     running.submit(1, tokens(100))
     running.inbox.wait(1, Finished)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.3)
-    assert time.process_time() - before < 0.03
+    assert_it_rests()
     running.engine.close()
     tails = running.engine._core.pool.tails
     assert tails is not None
@@ -129,18 +123,18 @@ def test_a_cancelled_request_ends_within_one_step(running: Running) -> None:
 
 
 def test_statistics_do_not_wait_for_a_step(running: Running) -> None:
-    inside, gate = threading.Event(), threading.Event()
+    inside, gate, over = threading.Event(), threading.Event(), threading.Event()
 
     def block(runs: object) -> None:
         inside.set()
-        gate.wait(5)
+        gate.wait(20)
+        over.set()
 
     running.runner.before_step = block
     running.submit(1, tokens(10))
-    assert inside.wait(5)
-    begun = time.perf_counter()
+    assert inside.wait(60)
     assert running.engine.statistics().requests_processing == 1
-    assert time.perf_counter() - begun < 0.1
+    assert not over.is_set()
     gate.set()
 
 
@@ -230,10 +224,7 @@ def test_a_lease_may_be_returned_from_another_thread_while_the_engine_sleeps(run
     thread = threading.Thread(target=snapshot.release)
     thread.start()
     thread.join()
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.2)
-    assert time.process_time() - before < 0.03
+    assert_it_rests()
     running.submit(3, tokens(300))
     running.inbox.wait(3, Finished)
     assert running.ids(3) == expected(tokens(300), 5)

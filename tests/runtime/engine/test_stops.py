@@ -54,7 +54,7 @@ def test_nothing_is_held_back_that_cannot_become_a_stop_string(text: str, words:
 
 @pytest.mark.parametrize("n", [2_000, 20_000])
 def test_a_long_periodic_stop_string_costs_linear_time(n: int) -> None:
-    begun = time.perf_counter()
+    begun = time.thread_time()
     sent, word = search(["a" * 100] * (n // 100), ("a" * n + "b",))
     assert (len(sent), word) == (n, "")
-    assert time.perf_counter() - begun < 0.5
+    assert time.thread_time() - begun < 0.5
