@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -68,6 +69,31 @@ def test_a_save_of_what_is_not_stored_is_refused(store: Store, root: bytes, prom
     with pytest.raises(WriteRefused, match="only 700 of 701 tokens are stored"):
         store.save_manifest("a", root, kv.tokens((1, 701)))
     assert store.manifest("a").info.n_tokens == 700
+
+
+def test_a_save_is_answered_when_it_is_on_the_disk_and_not_before(
+    store: Store, root: bytes, prompt: kv.Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`metasync` is off, so after its commit a save could still be lost with the power."""
+    environment, done = store.environment, []
+    write, sync = environment.write, environment.sync
+    monkeypatch.setattr(environment, "write", lambda call: (write(call), done.append("commit"))[0])
+    monkeypatch.setattr(environment, "sync", lambda: (sync(), done.append("sync"))[0])
+    for order in (
+        lambda: store.save_manifest("one", root, prompt),
+        lambda: store.rename_manifest("one", "two"),
+        lambda: store.delete_manifest("two"),
+    ):
+        done.clear()
+        order()
+        assert done[-2:] == ["commit", "sync"]
+
+    def fail() -> None:
+        raise lmdb.DiskError("no disk")
+
+    monkeypatch.setattr(environment, "sync", fail)
+    with pytest.raises(WriteRefused, match="no disk"):
+        store.save_manifest("three", root, prompt)
 
 
 def test_an_empty_save_is_possible(store: Store, root: bytes) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from store import Outcome, PointData, Segment, Store, WriteRequest, WriteResult, compact_store
 from store.parts import part_key
 from store.points import thinned
-from store.update import Update
+from store.update import Update, read_usage
 from tests.store import kv
 
 
@@ -159,6 +159,21 @@ def test_a_damaged_point_gives_way_to_the_next_and_is_mended_by_the_next_offer(
     kv.write(store, root, prompt, points=(300, 600))
     assert kv.resume(store, root, prompt) == 600
     assert store.administration.verify(deep=True).problems == ()
+
+
+def test_what_fails_its_verification_does_not_count_as_used(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 700))
+    kv.write(store, root, prompt)
+    sound, damaged, _ = store.lookup(root, prompt).blocks
+    damage(store, damaged.id)
+    assert store.load(sound, kv.destinations(sound))
+    assert not store.load(damaged, kv.destinations(damaged))
+    kv.write(store, root, kv.tokens((2, 300)))  # uses are written down with the next blocks
+    usages = [
+        store.environment.read(lambda txn, ref=ref: read_usage(store.environment, txn, ref.id))
+        for ref in (sound, damaged)
+    ]
+    assert [usage.hits for usage in usages if usage is not None] == [1, 0]
 
 
 def test_a_deep_verification_reads_points(store: Store, root: bytes) -> None:
