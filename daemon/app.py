@@ -4,13 +4,13 @@ import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
 
 from daemon import cors
+from daemon.answer import Answer
 from daemon.errors import LOADING, NOT_FOUND, SHUTTING_DOWN, ApiError, from_exception
 from daemon.exchange import SCOPE_KEY, Exchange
 from daemon.hosts import AllowedHosts
@@ -38,7 +38,6 @@ from daemon.routes import (
 from daemon.service import Service
 
 MAX_BODY = 16 * 2**20
-_LATE_BODY_SECONDS = 2.0
 
 _ROUTES = (
     health,
@@ -141,13 +140,7 @@ def _add_errors(app: QuartTrio) -> None:
 
 
 class _Exchanges:
-    """Gives every request its `Exchange`, ends it, and takes --api-prefix off the path.
-
-    Two things keep connections usable for the next request. An answer that does not depend on the body waits
-    for the body, because hypercorn closes a connection whose request is still arriving. And the last write is
-    shielded: it makes hypercorn report a disconnect, upon which quart cancels the very task that is writing.
-    Not so over HTTP/2 (a client may upgrade to it), where a write may wait for the peer's window for ever.
-    """
+    """Gives every request its `Exchange`, ends it, and takes --api-prefix off the path."""
 
     def __init__(self, app: QuartTrio, prefix: str) -> None:
         self._app = app
@@ -161,31 +154,13 @@ class _Exchanges:
             await _redirect(send, f"{self._prefix}/")
             return
         exchange = Exchange(scope["method"], scope["path"])
-        received = trio.Event()
-
-        async def noting_receive() -> ASGIReceiveEvent:
-            event = await receive()
-            if event["type"] != "http.request" or not event["more_body"]:
-                received.set()
-            return event
-
-        http1 = scope["http_version"].startswith("1")
-
-        async def noting_send(event: ASGISendEvent) -> None:
-            if event["type"] == "http.response.start":
-                exchange.status = event["status"]
-                with trio.move_on_after(_LATE_BODY_SECONDS):
-                    await received.wait()
-            is_last = event["type"] == "http.response.body" and not event["more_body"]
-            with trio.CancelScope(shield=is_last and http1):
-                await send(event)
-
+        answer = Answer(scope, receive, send, exchange)
         path = scope["path"]
         if self._prefix:
             path = path.removeprefix(self._prefix) if path.startswith(self._prefix + "/") else "/\0"
         inner: Any = {**scope, "path": path, SCOPE_KEY: exchange}
         try:
-            await self._app(inner, noting_receive, noting_send)
+            await self._app(inner, answer.receive, answer.send)
         finally:
             exchange.end()
 

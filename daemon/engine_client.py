@@ -54,15 +54,30 @@ class Generation:
         A `Failed` event is raised as its error, after the other completions were cancelled, and a passed
         deadline as ApiError 504.
         """
+        if (ready := self.receive_nowait()) is not None:
+            return ready
         with trio.move_on_at(self._deadline) as scope:
-            index, event = await self._receive.receive()
+            arrived = await self._receive.receive()
         if scope.cancelled_caught:
             self.close()
             raise TOO_SLOW
-        if isinstance(event, Failed):
+        return self._checked(arrived)
+
+    def receive_nowait(self) -> tuple[int, Event] | None:
+        """As `receive`, but None when no event has arrived."""
+        if trio.current_time() >= self._deadline:
             self.close()
-            raise event.error
-        return index, event
+            raise TOO_SLOW
+        try:
+            return self._checked(self._receive.receive_nowait())
+        except trio.WouldBlock:
+            return None
+
+    def _checked(self, arrived: tuple[int, Event]) -> tuple[int, Event]:
+        if isinstance(arrived[1], Failed):
+            self.close()
+            raise arrived[1].error
+        return arrived
 
     def close(self) -> None:
         """Cancel what is still running. Idempotent, never blocks."""

@@ -22,6 +22,9 @@ _encode = msgspec.json.Encoder().encode
 PING = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 
+_MAX_JOINED = 32
+"""Events that go out in one write when the reader was slow: further ones wait for the event loop's turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamStyle:
@@ -101,26 +104,38 @@ class EventStream(ResponseBody):
         return self
 
     async def __anext__(self) -> bytes:
-        while not self._ended:
-            try:
-                data = await self._next()
-            except Exception as error:
-                self._ended = True
-                log_failure(error)
-                return self._failure(from_exception(error))
-            if data:
-                return data
-        raise StopAsyncIteration
+        """What has arrived, once something is to be shown. Nothing waits for more to come."""
+        if self._ended:
+            raise StopAsyncIteration
+        parts: list[bytes] = []
+        try:
+            while not parts:
+                await self._fill(parts)
+        except Exception as error:
+            self._ended = True
+            log_failure(error)
+            parts.append(self._failure(from_exception(error)))
+        return b"".join(parts)
 
-    async def _next(self) -> bytes:
-        """Bytes of the next event, b"" when it is not shown."""
+    async def _fill(self, parts: list[bytes]) -> None:
+        arrived: tuple[int, Event] | None
         if self._first is not None:
-            (index, event), self._first = self._first, None
+            arrived, self._first = self._first, None
         else:
             with trio.move_on_after(self._interval) as scope:
-                index, event = await self._generation.receive()
+                arrived = await self._generation.receive()
             if scope.cancelled_caught:
-                return PING
+                parts.append(PING)
+                return
+        while arrived is not None:
+            if data := await self._show(*arrived):
+                parts.append(data)
+            if self._ended or len(parts) >= _MAX_JOINED:
+                return
+            arrived = self._generation.receive_nowait()
+
+    async def _show(self, index: int, event: Event) -> bytes:
+        """Bytes of an event, b"" when it is not shown."""
         completion = self._completions[index]
         completion.feed(event)
         style = self._format.style
