@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from daemon.connection import BoundedStream
+from runtime.engine import GenerateRequest
 from tests.daemon.harness import RunningDaemon, until
 from tests.daemon.raw_http import connect, endless, idle_slots, raw_request, read_status
 
@@ -182,3 +184,66 @@ def test_a_body_that_never_comes_does_not_hold_back_the_refusal(daemon: RunningD
         sock.sendall(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
         assert read_status(sock) == 404
         assert sock.recv(4096) == b""
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (raw_request({"content": "a"}, "/tokenize"), 200),
+        (raw_request({"prompt": "a", "n_predict": 3}), 200),
+    ],
+    ids=["get", "head", "missing", "post", "completion"],
+)
+def test_an_answer_of_known_length_is_one_write(
+    daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, asked: bytes, status: int
+) -> None:
+    written: list[bytes] = []
+    real = BoundedStream.send_now
+
+    def noting(self: BoundedStream, data: bytes) -> bytes:
+        written.append(data)
+        return real(self, data)
+
+    monkeypatch.setattr(BoundedStream, "send_now", noting)
+    with connect(daemon) as sock:
+        for _ in range(2):
+            written.clear()
+            sock.sendall(asked)
+            received = sock.recv(65536)
+            assert received.startswith(b"HTTP/1.1 %d " % status)
+            assert written == [received]
+            assert (b"\r\n\r\n" in received) and received.endswith(b"\r\n\r\n") == asked.startswith(b"HEAD")
+
+
+def test_the_head_of_a_stream_does_not_wait_for_its_first_token(daemon: RunningDaemon) -> None:
+    def close_the_gate(request: GenerateRequest) -> list[str]:
+        daemon.engine.gate.clear()
+        return [" w"]
+
+    daemon.engine.script = close_the_gate
+    with connect(daemon) as sock:
+        sock.sendall(raw_request({"prompt": "a", "stream": True}))
+        assert sock.recv(65536).endswith(b"\r\n\r\n")
+        daemon.engine.gate.set()
+        assert b"data: " in sock.recv(65536)
+
+
+def test_an_idle_connection_is_closed_after_the_keep_alive_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.http_server.KEEP_ALIVE_SECONDS", 0.5)
+    with RunningDaemon() as daemon, connect(daemon) as sock:
+        for _ in range(2):
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert read_status(sock) == 200
+            time.sleep(0.3)
+        assert sock.recv(1) == b""
+
+
+def test_stopping_closes_idle_connections_at_once() -> None:
+    with RunningDaemon() as daemon, connect(daemon) as fresh, connect(daemon) as used:
+        used.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert read_status(used) == 200
+        daemon.request_stop()
+        assert fresh.recv(1) == used.recv(1) == b""
