@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=Path,
         metavar="PROGRAM",
-        help="llama-bench, or llama-server with --store: run it in turn, and show the ratio",
+        help="llama-bench, or llama-server with --store or --daemon: run it in turn, and show the ratio",
     )
     parser.add_argument("--store", action="store_true", help="measure the store instead, against plain files")
     parser.add_argument("--daemon", action="store_true", help="measure how prompt a busy daemon is instead")

@@ -71,6 +71,10 @@ class DaemonProcess(SlotClient):
         self._process.terminate()
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _saving_is_early(self) -> bool:
         """True until the model is identified, which happens beside the first requests."""
         self.ask(np.arange(10, 30), n_predict=1, id_slot=0)

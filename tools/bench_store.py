@@ -24,6 +24,7 @@ import numpy.typing as npt
 from runtime.kernels.summed_copy import SummedCopy
 from store import BLOCK, BlockData, Fingerprint, Segment, Store, WriteRequest, WriteResult
 from tools.bench_daemon import daemon_rows, drop_cache, latency_rows
+from tools.bench_http import http_rows
 from tools.bench_slots import slot_rows
 
 ROUNDS = 5
@@ -81,7 +82,9 @@ def _rows(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def _latency(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
-    for figure in latency_rows(args.model, folder, args.threads):
+    for figure in latency_rows(args.model, folder / "latency", args.threads):
+        yield Row(*figure)
+    for figure in http_rows(args.model, folder / "http", args.threads, args.against):
         yield Row(*figure)
 
 
