@@ -57,6 +57,7 @@ def test_a_key_is_asked_for_and_kept(locked: tuple[Page, StubDaemon]) -> None:
     daemon.answers = [answer("come in")]
     ask(page, "may I?")
     expect(answers(page)).to_contain_text("come in")
+    wait_until_kept(page, 1)
     page.reload()
     expect(page.get_by_role("status")).to_have_text(MODEL)
     expect(dialog(page)).not_to_be_visible()

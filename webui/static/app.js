@@ -15,8 +15,8 @@ const collection = await openCollection();
 const live = new Map();
 // AbortControllers of answers under way, by conversation id.
 const answering = new Map();
-// Deleted ones whose answer may still be under way: they must not be kept again.
-const gone = new WeakSet();
+// Ids of deleted ones. Their answer may still be under way, or they are being opened: they must not come back.
+const gone = new Set();
 let shown = newConversation();
 // Done once the conversation that was asked for last is on show.
 let opening = Promise.resolve();
@@ -38,7 +38,7 @@ await open(location.hash.slice(1));
 /** Show a conversation, or a new one. Who asks for another one meanwhile sees only that. */
 function open(id) {
   const mine = load(id).then((conversation) => {
-    if (opening === mine) show(conversation);
+    if (opening === mine) show(gone.has(conversation.id) ? newConversation() : conversation);
   });
   opening = mine;
   return mine;
@@ -67,12 +67,14 @@ function show(conversation) {
 }
 
 async function send(text) {
-  await opening; // What is typed after a click on a conversation belongs to that one.
-  if (answering.has(shown.id)) {
-    composer.giveBack(text);
-    return;
-  }
-  const conversation = shown;
+  // What is typed after a click on a conversation belongs to that one.
+  for (let awaited; awaited !== opening; await awaited) awaited = opening;
+  if (answering.has(shown.id)) composer.giveBack(text);
+  else await ask(shown, text);
+}
+
+/** Ask a question in the conversation on show. */
+async function ask(conversation, text) {
   const { system } = settings();
   if (system && !conversation.messages.length) {
     conversation.messages.push({ role: "system", content: system });
@@ -106,7 +108,7 @@ async function edit(message, text) {
     forgetAll(opening);
   }
   list.show(conversation.messages, { answering: false });
-  await send(text);
+  await ask(conversation, text);
 }
 
 /** Have the last message answered, into a new one that grows on show and in the collection. */
@@ -183,12 +185,14 @@ function settle() {
 }
 
 async function remove(id) {
-  const conversation = live.get(id) ?? (await collection.load(id));
-  if (conversation) gone.add(conversation);
+  gone.add(id);
   answering.get(id)?.abort();
+  const loading = live.get(id) ?? collection.load(id);
+  // At once: what is typed while the browser still deletes begins a new conversation.
+  if (id === shown.id) open();
+  const conversation = await loading;
   await collection.remove(id);
-  if (id === shown.id) show(newConversation());
-  else listConversations();
+  listConversations();
   if (conversation?.messages.length) await forgetAll(openingOf(conversation.messages));
 }
 
@@ -208,7 +212,7 @@ async function forgetAll(opening) {
 
 /** Nobody waits for this: a slow disk must hold up neither the question nor the answer. */
 async function keep(conversation) {
-  if (gone.has(conversation)) return;
+  if (gone.has(conversation.id)) return;
   conversation.updated = Date.now();
   try {
     await collection.save(conversation);

@@ -24,11 +24,23 @@ export class Sidebar {
     });
   }
 
-  /** `headers`: {id, title}, latest first; `current` is the id of the one on show. */
+  /**
+   * `headers`: {id, title}, latest first; `current` is the id of the one on show. Items stay the same nodes, and
+   * move only when their order changes: a click on one that is replaced under the pointer would be lost.
+   */
   show(headers, current) {
-    const focused = document.activeElement?.closest?.("#conversations li")?.dataset.id;
-    this.#list.replaceChildren(...headers.map((header) => this.#item(header, header.id === current)));
-    if (focused) this.#list.querySelector(`li[data-id="${CSS.escape(focused)}"] button`)?.focus();
+    const focused = this.#list.contains(document.activeElement) ? document.activeElement : undefined;
+    const items = new Map([...this.#list.children].map((item) => [item.dataset.id, item]));
+    const shown = new Set(headers.map(({ id }) => id));
+    for (const [id, item] of items) if (!shown.has(id)) item.remove();
+    let next = this.#list.firstElementChild;
+    for (const { id, title } of headers) {
+      const item = items.get(id) ?? this.#item(id);
+      this.#write(item, title, id === current);
+      if (item === next) next = next.nextElementSibling;
+      else this.#list.insertBefore(item, next);
+    }
+    if (focused?.isConnected) focused.focus();
   }
 
   get #isOpen() {
@@ -42,13 +54,10 @@ export class Sidebar {
     if (open) document.getElementById("new").focus();
   }
 
-  #item({ id, title }, current) {
+  #item(id) {
     const open = document.createElement("button");
     open.type = "button";
     open.className = "title";
-    open.textContent = title || "Untitled";
-    open.title = title;
-    if (current) open.setAttribute("aria-current", "page");
     open.addEventListener("click", () => {
       this.#slide(false);
       this.#actions.onOpen(id);
@@ -58,14 +67,23 @@ export class Sidebar {
     remove.type = "button";
     remove.className = "delete";
     remove.textContent = "×";
-    remove.setAttribute("aria-label", `Delete: ${title || "Untitled"}`);
     remove.addEventListener("click", () => {
-      if (confirm(`Delete “${title || "Untitled"}”? It cannot be brought back.`)) this.#actions.onDelete(id);
+      if (confirm(`Delete “${open.textContent}”? It cannot be brought back.`)) this.#actions.onDelete(id);
     });
 
     const item = document.createElement("li");
     item.dataset.id = id;
     item.append(open, remove);
     return item;
+  }
+
+  #write(item, title, current) {
+    const [open, remove] = item.children;
+    const name = title || "Untitled";
+    if (open.textContent !== name) open.textContent = name;
+    open.title = title;
+    if (current) open.setAttribute("aria-current", "page");
+    else open.removeAttribute("aria-current");
+    remove.setAttribute("aria-label", `Delete: ${name}`);
   }
 }
