@@ -1,8 +1,6 @@
 """Blocks are given out, counted, frozen and freed."""
 
-import mmap
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from runtime.errors import PoolExhausted
 from runtime.memory.layout import GroupLayout, MemoryLayout
 from runtime.memory.pool import BlockPool
+from tests.runtime.memory.resident import own_bytes
 
 LAYOUT = MemoryLayout((GroupLayout("a", "a", 16 * 3), GroupLayout("b", "b", 16 * 5)))
 
@@ -41,15 +40,11 @@ def test_an_exhausted_pool_says_so_and_a_freed_block_comes_back_zeroed() -> None
 
 def test_memory_is_touched_only_when_it_is_used() -> None:
     layout = MemoryLayout((GroupLayout("big", "big", 16 << 20),))
-    before = _resident()
+    before = own_bytes()
     pool = BlockPool(layout, 256)
     block = pool.allocate()
     pool.views(block, 1)[0][:10] = 1
-    assert _resident() - before < 64 << 20
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    assert own_bytes() - before < 64 << 20
 
 
 def test_rows_are_copied_as_whole_tiles() -> None:

@@ -2,7 +2,6 @@
 
 import mmap
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from runtime.memory.layout import BLOCK, TILE, GroupLayout, MemoryLayout
 from runtime.memory.pool import BlockPool
 from runtime.memory.prefix import PrefixIndex
 from runtime.memory.sequence import BlockSequence
+from tests.runtime.memory.resident import own_bytes
 
 FULL = GroupLayout("rows", "rows", TILE)
 WINDOW = GroupLayout("window", "window", TILE, window=200)  # runs of two blocks
@@ -207,16 +207,12 @@ def test_rows_that_go_leave_the_process(tile_bytes: int) -> None:
     blocks = [pool.allocate() for _ in range(8)]
     for block in blocks:
         pool.views(block, BLOCK)[1][:] = 1
-    before = _resident()
+    before = own_bytes()
     for block in blocks[::2]:
         assert pool.give_back(1, block) == stride(group)
         assert not pool.views(block, BLOCK)[1].size
-    assert abs(before - _resident() - 4 * group.block_bytes) < group.block_bytes
+    assert abs(before - own_bytes() - 4 * group.block_bytes) < group.block_bytes
     assert all(pool.views(block, BLOCK)[1].all() for block in blocks[1::2])
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
