@@ -219,3 +219,19 @@ def test_events_after_the_loop_has_ended_are_dropped() -> None:
         return connected()[0]
 
     trio.run(main).deliver([finished(1)])
+
+
+def test_what_has_arrived_is_taken_without_a_wait_and_a_failure_after_it() -> None:
+    async def main() -> None:
+        client, engine = connected()
+        first, second = requests(client, 2)
+        with client.generate([first, second]) as generation:
+            assert generation.receive_nowait() is None
+            piece = output(first.request_id, "a")
+            await deliver(client, [piece, Failed(second.request_id, ValueError("broken"))])
+            assert generation.receive_nowait() == (0, piece)
+            with pytest.raises(ValueError, match="broken"):
+                generation.receive_nowait()
+            assert engine.cancelled == [first.request_id]
+
+    trio.run(main)
