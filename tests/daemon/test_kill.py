@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from store import Store
+from tests.daemon.harness import until
 from tests.daemon.process import EmberdProcess
 from tests.runtime.evaluation import DATA
 
@@ -85,6 +86,9 @@ class Traffic:
         ]
         for thread in self._threads:
             thread.start()
+
+    def has_begun(self) -> bool:
+        return self.n_answers >= 2 or bool(self.failures)
 
     def join(self) -> None:
         for thread in self._threads:
@@ -161,6 +165,7 @@ def test_killed_in_the_middle_of_everything(tmp_path: Path, control: Control) ->
                 check_saves(daemon.url, control, traffic)
             traffic = Traffic(daemon.url, control, n, saves)
             time.sleep(rng.uniform(0.5, 3))
+            until(traffic.has_begun)
             statistics = daemon.client.get("/store").json()
             n_evicted += statistics["evicted"]
             daemon.process.kill()

@@ -17,13 +17,13 @@ def main() -> None:
         for prompt in prompts:
             assert kv.resume(store, root, prompt, 8) in (0, 200, 600)
         print(f"{restored} of 2800, {rebuilt} rebuilt")
-        assert store.flush(30)
+        assert store.flush(120)
         for prompt in prompts:
             for _ in range(6):
                 kv.Offer(store, root, prompt, scale=8, points=(200, 600)).wait()
                 if kv.restore(store, root, prompt, 8) == 700 and kv.resume(store, root, prompt, 8) == 600:
                     break
-                assert store.flush(30)
+                assert store.flush(120)
             else:
                 raise SystemExit(f"the store does not heal: {store.statistics()}")
 

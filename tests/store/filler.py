@@ -66,7 +66,7 @@ def main() -> None:
         results: list[WriteResult] = []
         blocks = tuple(BlockData(i, BLOCK, segments) for i in range(n))
         store.offer(WriteRequest(root, kv.tokens((seed, n * BLOCK)), blocks, "save", results.append))
-        store.flush(60)
+        store.flush(120)
         assert results[0].outcome == "written", results
         if puncher is not None:
             puncher.punch()

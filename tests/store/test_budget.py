@@ -196,7 +196,7 @@ def test_what_is_filled_into_known_records_is_made_room_for(store: Store, root: 
     first, second = kv.blocks_of(prompt)
     bare = tuple(BlockData(b.index, b.n_rows, b.segments[:1]) for b in (first, second))
     store.offer(WriteRequest(root, prompt, bare, "release", lambda result: None, (kv.point_of(prompt, 300),)))
-    assert store.flush(20)
+    assert store.flush(120)
     point = kv.point_of(prompt, 300, logits=True)
     request = WriteRequest(root, prompt, (first, second), "release", lambda result: None, (point,))
     job = Job(request, kv.FINGERPRINT.id, chain.encode_tokens(prompt), request.n_bytes)

@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
             restored = kv.restore(self.store, root, prefix, SCALE)
             if restored == len(prefix) and kv.resume(self.store, root, prefix, SCALE) >= last:
                 return
-            assert self.store.flush(20)
+            assert self.store.flush(120)
             kv.write(self.store, root, prefix, scale=SCALE, points=points)
         assert kv.restore(self.store, root, prefix, SCALE) == len(prefix)
         assert kv.resume(self.store, root, prefix, SCALE) >= last
@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
     def everything_adds_up(self) -> None:
         if not hasattr(self, "store"):
             return
-        assert self.store.flush(20)
+        assert self.store.flush(120)
         assert not kv.problems(self.store)
         environment = self.store.environment
         ledger = environment.read(lambda txn: read_ledger(environment, txn))

@@ -86,7 +86,7 @@ def test_logits_that_come_later_join_the_point(store: Store, root: bytes) -> Non
     assert kv.LOGITS not in store.lookup(root, prompt).points[0].parts
     point = kv.point_of(prompt, 300, logits=True)
     store.offer(WriteRequest(root, prompt, (), "release", lambda result: None, (point,)))
-    assert store.flush(20)
+    assert store.flush(120)
     assert kv.LOGITS in store.lookup(root, prompt).points[0].parts
     assert kv.resume(store, root, prompt) == 300
     assert not kv.problems(store)
@@ -96,7 +96,7 @@ def test_a_point_without_its_blocks_is_refused(store: Store, root: bytes) -> Non
     results: list[WriteResult] = []
     prompt = kv.tokens((1, 300))
     store.offer(WriteRequest(root, prompt, (), "save", results.append, (kv.point_of(prompt, 300),)))
-    assert store.flush(20)
+    assert store.flush(120)
     assert results[0].outcome is Outcome.FAILED and results[0].reason == "block 0 is not stored"
     assert store.statistics().n_points == 0
 
@@ -153,7 +153,7 @@ def test_a_damaged_point_gives_way_to_the_next_and_is_mended_by_the_next_offer(
     damage(store, store.lookup(root, prompt).points[0].id)
     assert kv.resume(store, root, prompt) == 300
     assert positions(store, root, prompt) == [300]
-    assert store.flush(20)
+    assert store.flush(120)
     assert store.statistics().quarantined == 1
     assert not kv.problems(store)
     kv.write(store, root, prompt, points=(300, 600))
@@ -288,7 +288,7 @@ def test_a_save_with_a_damaged_point_record_is_still_listed_and_read(store: Stor
     manifest = store.manifest("x")
     assert (manifest.n_restorable, manifest.n_point) == (700, 300)
     assert kv.resume(store, root, prompt) == 300
-    assert store.flush(20)
+    assert store.flush(120)
     assert not kv.problems(store), "a look-up that meets damage has it repaired"
 
 
@@ -329,7 +329,7 @@ def test_forgetting_a_text_takes_points_whose_leaf_was_evicted(store: Store, roo
     prompt = kv.tokens((1, 700))
     kv.write(store, root, prompt, points=(300, 700))
     leaf = store.lookup(root, prompt).blocks[-1]
-    store.writer.order(lambda update: update.remove(leaf.id), timeout=5)
+    store.writer.order(lambda update: update.remove(leaf.id), timeout=60)
     gone = store.administration.forget_text(prompt[:690].tobytes(), lambda ids: ids.tobytes())
     assert gone.n_bytes
     statistics = store.statistics()

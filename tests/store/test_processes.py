@@ -77,7 +77,7 @@ def test_a_short_file_is_not_mapped_for_reading(tmp_path: Path) -> None:
 def test_a_store_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
     with kv.open_store(tmp_path) as store:
         schema = seal(b"schema", (SCHEMA + 1, 0))
-        store.writer.order(lambda u: u.txn.put(b"schema", schema, db=store.environment.meta), 10)
+        store.writer.order(lambda u: u.txn.put(b"schema", schema, db=store.environment.meta), 60)
     before = (tmp_path / "store" / "data.mdb").read_bytes()
     with pytest.raises(StoreUnusable, match="newer"):
         kv.open_store(tmp_path)

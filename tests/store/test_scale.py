@@ -20,7 +20,7 @@ def write_tiny(store: Store, root: bytes, prompt: kv.Tokens) -> None:
     )
     results: list[WriteResult] = []
     store.offer(WriteRequest(root, prompt, blocks, "save", results.append))
-    assert store.flush(60)
+    assert store.flush(120)
     assert results[0].outcome == "written", results
 
 
@@ -50,7 +50,7 @@ def test_a_thousand_prompts_that_part_in_one_block_do_not_slow_look_ups(
         prompt = np.concatenate([stem, rest]).astype(np.int32)
         blocks = (BlockData(0, 256, (Segment("g", "l", 16, TINY),)),)
         store.offer(WriteRequest(root, prompt, blocks, "save", lambda result: None))
-    assert store.flush(60)
+    assert store.flush(120)
     assert store.statistics().n_blocks == 1000
     known = np.concatenate([stem, kv.tokens((600, 256 - shared))[:40], kv.tokens((9, 300))]).astype(np.int32)
     assert best_lookup(store, root, known, shared + 40) < 0.01

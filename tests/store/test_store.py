@@ -174,7 +174,7 @@ def test_an_owner_that_fails_to_take_its_offer_back_harms_nobody(store: Store, r
 
     prompt = kv.tokens((1, 300))
     store.offer(WriteRequest(root, prompt, kv.blocks_of(prompt), "release", fail))
-    assert store.flush(10)
+    assert store.flush(120)
     assert kv.restore(store, root, prompt) == 300
 
 
@@ -242,7 +242,7 @@ def test_statistics_count_what_happened(store: Store, root: bytes) -> None:
 def _offer(store: Store, root: bytes, prompt: kv.Tokens, block: BlockData) -> None:
     results: list[WriteResult] = []
     store.offer(WriteRequest(root, prompt, (block,), "release", results.append))
-    assert store.flush(10)
+    assert store.flush(120)
     assert results[0].outcome is Outcome.WRITTEN, results
 
 

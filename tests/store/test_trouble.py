@@ -66,7 +66,7 @@ def test_a_failed_commit_degrades_the_store_until_one_succeeds(
         root = store.register(kv.FINGERPRINT)
         prompt = kv.tokens((1, 300))
         kv.write(store, root, prompt)
-        assert store.flush(10)
+        assert store.flush(120)
 
         def fail(call: object) -> None:
             raise error
@@ -124,13 +124,13 @@ def test_a_store_whose_parent_is_gone_waits_for_it(tmp_path: Path, may_recover: 
 def test_a_wrong_ledger_is_repaired_while_requests_go_on(store: Store, root: bytes) -> None:
     kv.write(store, root, kv.tokens((1, 300)))
     environment = store.environment
-    store.writer.order(lambda update: update.txn.delete(b"ledger", db=environment.meta), 10)
+    store.writer.order(lambda update: update.txn.delete(b"ledger", db=environment.meta), 60)
 
     def spoil(update: object) -> None:
         update.txn.drop(environment.lru, delete=False)  # type: ignore[attr-defined]
         update.txn.drop(environment.use, delete=False)  # type: ignore[attr-defined]
 
-    store.writer.order(spoil, 10)
+    store.writer.order(spoil, 60)
     kv.write(store, root, kv.tokens((1, 300), (2, 300)))
     assert store.statistics().rebuilt == 1
     assert not kv.problems(store)
@@ -157,7 +157,7 @@ def test_a_disk_that_does_not_answer_is_told_of_until_it_does(
     """A commit that hangs raises nothing, and the thread that hangs can tell nobody."""
     monkeypatch.setattr("store.writer.SLOW_S", 0.1)
     kv.write(store, root, kv.tokens((1, 300)))
-    assert store.flush(10) and store.condition() == ("ok", "")
+    assert store.flush(120) and store.condition() == ("ok", "")
     answers = threading.Event()
     write = store.environment.write
     monkeypatch.setattr(store.environment, "write", lambda call: (answers.wait(20), write(call))[1])

@@ -86,9 +86,9 @@ def test_a_save_waits_for_one_commit(
     blocks = tuple(BlockData(i, BLOCK, (Segment("g", "l", 16, block),)) for i in range(6))
     with kv.open_store(tmp_path, 512 << 20) as store:
         root = store.register(kv.FINGERPRINT)
-        assert store.flush(20)
+        assert store.flush(120)
         store.offer(WriteRequest(root, prompt, blocks, why, lambda result: None))
-        assert store.flush(60)
+        assert store.flush(120)
         assert store.statistics().commits == n_commits
         assert store.lookup(root, prompt).n_tokens == len(prompt)
 
