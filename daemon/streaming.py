@@ -130,7 +130,10 @@ class EventStream(ResponseBody):
         while arrived is not None:
             if data := await self._show(*arrived):
                 parts.append(data)
-            if self._ended or len(parts) >= _MAX_JOINED:
+            if self._ended:
+                return
+            if len(parts) >= _MAX_JOINED:
+                await trio.lowlevel.checkpoint()
                 return
             arrived = self._generation.receive_nowait()
 
