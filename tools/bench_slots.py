@@ -65,7 +65,7 @@ class LlamaServer(SlotClient):
 
 
 def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[Figure]:
-    """Both servers in turn read a prompt, save it a second later, erase the slot and restore it.
+    """Both servers in turn read a prompt, save it a second later and again, erase the slot and restore it.
 
     Then they restore what they saved the round before: where one conversation takes the slot of another,
     emberd may still have both in memory. After that they read others and save them at once, apart because
@@ -87,6 +87,7 @@ def slot_rows(model: Path, folder: Path, threads: int, peer: Path) -> Iterator[F
         ("restore", mine.restore, other.restore),
         ("restore of the conversation before", mine.swap, other.swap),
         ("save, a second after the answer", mine.save, other.save),
+        ("save of what was saved already", mine.save_again, other.save_again),
         ("save at once", mine.save_at_once, other.save_at_once),
         ("save at once and fsync", mine.save_at_once, other.save_and_sync),
     ):
@@ -105,6 +106,7 @@ class _Seconds:
         self.save_at_once: list[float] = []
         self.save_and_sync: list[float] = []
         self.save: list[float] = []
+        self.save_again: list[float] = []
         self.restore: list[float] = []
         self.swap: list[float] = []
 
@@ -121,6 +123,7 @@ class _Seconds:
         server.ask(random_prompt(i, N_PROMPT), id_slot=0)
         time.sleep(_SETTLE_S)
         self.save.append(_timed(lambda: server.act("save", name)))
+        self.save_again.append(_timed(lambda: server.act("save", f"again-{i}")))
         server.act("erase", name)
         self.restore.append(_timed(lambda: server.act("restore", name)))
         before = f"slots-{max(0, i - 1)}"

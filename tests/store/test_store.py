@@ -247,9 +247,11 @@ def _offer(store: Store, root: bytes, prompt: kv.Tokens, block: BlockData) -> No
 
 
 @pytest.mark.parametrize("damaged", [None, 0, 3, 6])
+@pytest.mark.parametrize("at_once", [1, 64 << 20], ids=["one by one", "at once"])
 def test_many_blocks_are_loaded_up_to_the_first_damaged_one(
-    store: Store, root: bytes, damaged: int | None
+    store: Store, root: bytes, damaged: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("store.reading._AT_ONCE_BYTES", at_once)
     prompt = kv.tokens((1, 1700))
     kv.write(store, root, prompt)
     match = store.lookup(root, prompt)
