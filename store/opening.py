@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from store.repair import rebuild
 SCRATCH = "compacting"
 DEFAULT_SHARE = 10
 LARGEST_DEFAULT = 32 << 30
-_SOUND, _INCONSISTENT, _BROKEN = 0, 1, 2
+# The owner must not load `store.probe`, which runs as a program of its own; see there.
+_SOUND, _INCONSISTENT, _BROKEN = 0, 81, 82
+_DEADLY = {signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 _PROBE_TIMEOUT_S = 600.0
 log = logging.getLogger("store")
 
@@ -116,7 +119,11 @@ def open_beside(directory: Path) -> Environment:
 
 
 def _run_probe(directory: Path) -> tuple[int, str]:
-    """Walk the store in a child process (`store.probe`); return its verdict and what it said in one line."""
+    """Walk the store in a child process (`store.probe`); return its verdict and what it said in one line.
+
+    Raises `StoreUnusable` when the child ended for a reason that does not lie in the file: it was interrupted
+    with its parent, or could not run.
+    """
     command = [sys.executable, "-P", "-m", "store.probe", str(directory)]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
@@ -124,9 +131,13 @@ def _run_probe(directory: Path) -> tuple[int, str]:
         return _BROKEN, f"no end after {_PROBE_TIMEOUT_S:g} s"
     if child.returncode in (_SOUND, _INCONSISTENT):
         return child.returncode, "; ".join(child.stdout.splitlines())
-    if child.returncode < 0:
+    said = (child.stderr.strip().splitlines() or ["unknown"])[-1]
+    if child.returncode == _BROKEN:
+        return _BROKEN, said
+    if -child.returncode in _DEADLY:
         return _BROKEN, f"reading it ended in signal {-child.returncode}"
-    return _BROKEN, (child.stderr.strip().splitlines() or ["unknown"])[-1]
+    ended = f"in signal {-child.returncode}" if child.returncode < 0 else f"with {said}"
+    raise StoreUnusable(f"the store {directory} could not be examined: that ended {ended}")
 
 
 def set_aside(directory: Path, why: str) -> None:

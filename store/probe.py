@@ -1,7 +1,7 @@
 """Walk a whole store in a process of its own: `python -m store.probe DIRECTORY`.
 
-A damaged file can kill whoever maps it. After an unclean stop this child goes first. Exit status: 0 sound,
-1 its tables do not agree (the owner rebuilds them), anything else or a signal: the file cannot be used.
+A damaged file can kill whoever maps it. After an unclean stop this child goes first. Its exit status is
+one of those below, or another one when it could not look, which says nothing about the file.
 """
 
 import sys
@@ -11,10 +11,10 @@ from pathlib import Path
 import lmdb
 
 from store.environment import Environment, Txn
-from store.errors import StoreError
+from store.errors import StoreError, StoreUnusable
 from store.repair import inspect
 
-SOUND, INCONSISTENT, BROKEN = 0, 1, 2
+SOUND, UNKNOWN, INCONSISTENT, BROKEN = 0, 1, 81, 82
 _TOUCH_S = 0.5
 
 
@@ -42,9 +42,14 @@ def _walk(directory: Path) -> int:
 def main() -> int:
     try:
         return _walk(Path(sys.argv[1]))
+    except StoreUnusable as error:
+        print(error, file=sys.stderr)
+        return UNKNOWN
     except (StoreError, lmdb.Error) as error:
         print(error, file=sys.stderr)
-        return BROKEN
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return BROKEN
 
 
 if __name__ == "__main__":

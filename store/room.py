@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from store.environment import Environment
 from store.insertion import evict
+from store.records import Ledger
 from store.statistics import Counters
 from store.update import read_ledger, run_update
 
@@ -39,6 +40,10 @@ class Room:
         if ledger.pinned_bytes + n_bytes <= HIGH_WATER * self._budget:
             return ""
         return f"{n_bytes >> 20} MiB do not fit into the store's budget of {self._budget >> 20} MiB"
+
+    def has(self, ledger: Ledger, incoming: int) -> bool:
+        """Whether `incoming` more bytes fit without evicting anything, while a transaction is open."""
+        return ledger.live_bytes + incoming <= self._limit()[0]
 
     def make(self, incoming: int, is_pinned: Callable[[bytes], bool]) -> str:
         """Evict until `incoming` more bytes fit; the reason why they cannot, empty when they do."""

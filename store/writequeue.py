@@ -95,6 +95,15 @@ class WriteQueue:
             n_bytes += item.n_bytes
         return jobs
 
+    def behind(self, job: Job) -> Job | None:
+        """The job right behind `job`, not to be dropped any more; None when there is an order or nothing."""
+        i = self._items.index(job) + 1 if job in self._items else len(self._items)
+        item = self._items[i] if i < len(self._items) else None
+        if not isinstance(item, Job):
+            return None
+        item.started = True
+        return item
+
     def remove(self, job: Job) -> None:
         self._items.remove(job)
         self.n_bytes -= job.n_bytes

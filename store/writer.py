@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from store.batch import BatchWriter
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
-from store.insertion import Job, Progress, missing_bytes, put_next
+from store.insertion import Job
 from store.ownership import Ownership
 from store.pins import Pins
 from store.pruning import Selection, prune_some
@@ -28,7 +28,6 @@ from store.writequeue import Order, WriteQueue
 
 BATCH_BYTES = 16 << 20
 HURRIED_BYTES = 64 << 20
-BATCH_S = 0.2
 IDLE_S = 5.0
 TOUCH_S = 30.0
 SLOW_S = 10.0
@@ -59,7 +58,9 @@ class Writer:
         self._pins = pins
         # The end of what was written for a save keeps all of it until the save has its name.
         self._saving = Pins()
-        self._distrusted = distrusted
+        self._batches = BatchWriter(
+            environment, room, distrusted, self._is_pinned, self._saving.hold, self._behind
+        )
         self._counters = counters
         self._recovery = Recovery(environment, ownership, breaker, counters, self._drop_all)
         self._condition = threading.Condition()
@@ -269,24 +270,19 @@ class Writer:
         order.done.set()
 
     def _run_jobs(self, waiting: list[Job]) -> None:
-        """One batch: room is made, blocks are put until 16 MiB or 200 ms, then callers hear of it.
+        """One batch of 16 MiB, then callers hear of it.
 
-        While somebody waits a batch may have 64 MiB, for each commit waits for the disk.
+        While somebody waits it may have 64 MiB, for each commit waits for the disk.
         """
         started = time.monotonic()
         self._recovery.check_file()
-        at_most = self._batch_bytes
-        jobs = self._with_room(waiting, at_most)
-        progress = [replace(job.progress) for job in jobs]
-        touches = self._take_touches()
-        n_bytes = run_update(
-            self._env, lambda update: self._put_batch(update, jobs, progress, touches, at_most)
-        )
+        written = self._batches.write(waiting, self._take_touches, self._batch_bytes)
+        n_bytes = written.n_bytes
         elapsed = time.monotonic() - started
         self._counters.add(bytes_written=n_bytes, commits=1, commit_seconds=elapsed)
         if elapsed > SLOW_S:
             log.warning("the store's disk is slow: a commit of %d MiB took %.1f s", n_bytes >> 20, elapsed)
-        for job, reached in zip(jobs, progress, strict=True):
+        for job, reached in written.reached:
             job.progress = reached
             if job.is_complete(reached):
                 self._finish_job(job, job.result())
@@ -299,49 +295,12 @@ class Writer:
         with self._condition:
             return HURRIED_BYTES if self._queue.has_order else BATCH_BYTES
 
-    def _with_room(self, jobs: list[Job], at_most: int) -> list[Job]:
-        """Those of `jobs` for whose next blocks there is room now; a job that cannot have any fails."""
-        while jobs:
-            own = frozenset().union(*(job.ids for job in jobs))
-            missing = [self._env.read(partial(missing_bytes, self._env, job=job)) for job in jobs]
-            reason = self._room.why_never(max(map(sum, missing))) or self._room.make(
-                sum(_next_batch(sizes, at_most) for sizes in missing), partial(self._is_held, own)
-            )
-            if not reason:
-                return jobs
-            if len(jobs) == 1:
-                result = replace(jobs[0].result(), outcome=Outcome.FAILED, reason=reason)
-                self._finish_job(jobs[0], result)
-                return []
-            jobs = jobs[:1]
-        return jobs
+    def _behind(self, job: Job) -> Job | None:
+        with self._condition:
+            return self._queue.behind(job)
 
     def _is_pinned(self, block: bytes) -> bool:
         return block in self._pins or block in self._saving
-
-    def _is_held(self, own: frozenset[bytes], block: bytes) -> bool:
-        return block in own or self._is_pinned(block)
-
-    def _put_batch(
-        self,
-        update: Update,
-        jobs: list[Job],
-        progress: list[Progress],
-        touches: dict[bytes, tuple[int, int]],
-        at_most: int,
-    ) -> int:
-        for block, (used_ms, hits) in touches.items():
-            update.touch(block, used_ms, hits)
-        deadline = time.monotonic() + BATCH_S
-        n_bytes = 0
-        for job, reached in zip(jobs, progress, strict=True):
-            while not job.is_complete(reached):
-                n_bytes += put_next(update, job, reached, self._is_pinned, self._distrusted)
-                if job.is_save:
-                    self._saving.hold((reached.last,))
-                if n_bytes >= at_most or time.monotonic() > deadline:
-                    return n_bytes
-        return n_bytes
 
     def _take_touches(self) -> dict[bytes, tuple[int, int]]:
         with self._condition:
@@ -411,13 +370,3 @@ class Writer:
             job.request.on_done(result)
         except Exception:
             log.exception("the owner of an offer failed to take it back")
-
-
-def _next_batch(missing: list[int], at_most: int) -> int:
-    """Bytes that the next transaction may add for a job: a batch and the step that passes its bound."""
-    total = 0
-    for n_bytes in missing:
-        total += n_bytes
-        if total >= at_most:
-            break
-    return total

@@ -125,6 +125,47 @@ def test_a_file_that_somebody_changed_is_looked_at(tmp_path: Path, monkeypatch: 
     assert looked == [tmp_path / "store"]
 
 
+@pytest.mark.parametrize(
+    ("ending", "what"),
+    [
+        ("kill -INT $$", "signal 2"),
+        ("kill -TERM $$", "signal 15"),
+        ("kill -KILL $$", "signal 9"),
+        ("echo ImportError: no lmdb >&2; exit 1", "ImportError: no lmdb"),
+        ("exit 2", "unknown"),
+    ],
+)
+def test_a_look_that_was_interrupted_or_could_not_begin_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, what: str
+) -> None:
+    """Ctrl-C and a stop of the service reach the child too: that says nothing about the file."""
+    prompt = kv.tokens((1, 300))
+    with kv.open_store(tmp_path) as store:
+        kv.write(store, store.register(kv.FINGERPRINT), prompt)
+    (tmp_path / "store" / "owner.lock").write_text("{")
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{ending}\n")
+    program.chmod(0o700)
+    with monkeypatch.context() as patch, pytest.raises(StoreUnusable, match=f"could not be examined.*{what}"):
+        patch.setattr("sys.executable", str(program))
+        kv.open_store(tmp_path)
+    with kv.open_store(tmp_path) as store:
+        assert store.statistics().rebuilt == 0
+        assert kv.restore(store, store.register(kv.FINGERPRINT), prompt) == len(prompt)
+
+
+def test_a_file_that_kills_its_reader_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kv.open_store(tmp_path).close()
+    (tmp_path / "store" / "owner.lock").write_text("{")
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -BUS $$\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(program))
+    with kv.open_store(tmp_path) as store:
+        assert store.statistics().rebuilt == 1
+    assert (tmp_path / "store" / "quarantine" / "data.mdb").exists()
+
+
 def test_a_path_that_cannot_be_a_directory_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnusable, match="cannot use"):

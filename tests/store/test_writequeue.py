@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store import BLOCK, BlockData, Segment, Store, WriteRequest, writer
+from store import BLOCK, BlockData, Outcome, Segment, Store, WriteRequest, batch, writer
 from store.insertion import Job
 from store.writequeue import Order, WriteQueue
 from tests.store import kv
@@ -80,7 +80,7 @@ def test_a_full_queue_drops_offers_and_counts_them(tmp_path: Path) -> None:
 def test_a_save_waits_for_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, n_commits: int
 ) -> None:
-    monkeypatch.setattr(writer, "BATCH_S", 60.0)
+    monkeypatch.setattr("store.batch.BATCH_S", 60.0)
     block = np.zeros(6 << 20, np.uint8)
     prompt = kv.tokens((1, 6 * BLOCK))
     blocks = tuple(BlockData(i, BLOCK, (Segment("g", "l", 16, block),)) for i in range(6))
@@ -91,6 +91,30 @@ def test_a_save_waits_for_one_commit(
         assert store.flush(120)
         assert store.statistics().commits == n_commits
         assert store.lookup(root, prompt).n_tokens == len(prompt)
+
+
+def test_what_comes_while_a_batch_is_put_goes_into_it(store: Store, root: bytes) -> None:
+    """The end of an answer must not wait for the commit of the prompt's."""
+    prompt, results = kv.tokens((1, 700)), []
+    longer = kv.tokens((1, 700), (2, 200))
+    store.offer(WriteRequest(root, longer[:256], kv.blocks_of(longer)[:1], "release", results.append))
+    assert store.flush(20)
+    before = store.statistics().commits
+    put, is_late = batch.put_next, threading.Event()
+
+    def put_slowly(*args: Any) -> int:
+        if not is_late.is_set():
+            is_late.set()
+            store.offer(WriteRequest(root, longer, kv.blocks_of(longer), "save", results.append))
+        return put(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "put_next", put_slowly)
+        store.offer(WriteRequest(root, prompt, kv.blocks_of(prompt), "release", results.append))
+        assert store.flush(20)
+    assert [result.outcome for result in results] == [Outcome.WRITTEN] * 3
+    assert store.statistics().commits == before + 1
+    assert kv.restore(store, root, longer) == len(longer)
 
 
 @pytest.mark.parametrize("pace", [None, 4.0])
