@@ -94,8 +94,12 @@ def test_compaction_keeps_every_byte_and_returns_space(tmp_path: Path) -> None:
             kv.write(store, root, kv.tokens((seed, 700)), scale=40)
         store.save_manifest("kept", root, kv.tokens((3, 700)))
         store.administration.prune(down_to=0)
+    aside = tmp_path / "store" / "quarantine" / "data.mdb"
+    aside.parent.mkdir()
+    aside.write_bytes(b"conversations of a file that could not be read")
     before, after = compact_store(tmp_path)
     assert after < before / 2
+    assert not aside.exists(), "it holds text too"
     with kv.open_store(tmp_path) as store:
         assert kv.restore(store, store.register(kv.FINGERPRINT), kv.tokens((3, 700)), 40) == 700
         assert store.administration.verify(deep=True).problems == ()
