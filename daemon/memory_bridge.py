@@ -4,7 +4,8 @@ Saves and restores of a slot go through the engine, which lends and takes blocks
 then asks of the store is in `memory_port`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -129,9 +130,17 @@ class MemoryBridge:
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
         started = trio.current_time()
-        manifest, tokens = await self._asked(partial(self._foreseen, name))
+        manifests: list[Manifest] = []
+
+        def install(ticket: int) -> InstallPrefix:
+            manifests.append(manifest := self._manifest(name))
+            tokens = np.ascontiguousarray(manifest.tokens, np.int32)
+            self._port.foresee(tokens, self._store.found(manifest))
+            return InstallPrefix(ticket, id_slot, ROOT, tokens)
+
         try:
-            answer = await self._client.ask(lambda ticket: InstallPrefix(ticket, id_slot, ROOT, tokens))
+            with _as_save_errors():
+                answer = await self._client.ask_from_thread(install)
         finally:
             self._port.forget_foreseen()
         if not isinstance(answer, PrefixInstalled) or answer.error is not None:
@@ -139,7 +148,7 @@ class MemoryBridge:
         if not answer.n_tokens:
             raise DamagedSave(answer.reason or "nothing of it could be read")
         self._count("restore", started)
-        return RestoreResult(answer.n_tokens, manifest.info.n_bytes, answer.n_tokens)
+        return RestoreResult(answer.n_tokens, manifests[0].info.n_bytes, answer.n_tokens)
 
     async def erase(self, id_slot: int) -> int:
         return await erase_slot(self._client, id_slot)
@@ -196,13 +205,6 @@ class MemoryBridge:
             )
         return self._port.root
 
-    def _foreseen(self, name: str) -> tuple[Manifest, Tokens]:
-        """The save of that name and its tokens, which the engine will ask for."""
-        manifest = self._manifest(name)
-        tokens = np.ascontiguousarray(manifest.tokens, np.int32)
-        self._port.foresee(tokens, self._store.found(manifest))
-        return manifest, tokens
-
     def _manifest(self, name: str) -> Manifest:
         """The save of that name; one that only exists as a file is brought in first."""
         try:
@@ -215,20 +217,8 @@ class MemoryBridge:
 
     async def _asked(self, call: Callable[[], T]) -> T:
         """Run a call of the store about a save in a thread; its errors become a `SaveError`."""
-        try:
+        with _as_save_errors():
             return await trio.to_thread.run_sync(call)
-        except UnknownName as error:
-            raise UnknownSave(str(error)) from error
-        except NameTaken as error:
-            raise SaveExists(str(error)) from error
-        except FingerprintMismatch as error:
-            raise ForeignSave(str(error), ", ".join(error.fields)) from error
-        except InvalidName as error:
-            raise SaveError(str(error)) from error
-        except Damaged as error:
-            raise DamagedSave(str(error)) from error
-        except (StoreError, OSError) as error:
-            raise SavesUnavailable(str(error)) from error
 
     async def _captured(self, id_slot: int) -> PrefixSnapshot:
         answer = await self._client.ask(lambda ticket: CaptureSlot(ticket, id_slot))
@@ -253,6 +243,24 @@ class MemoryBridge:
         self._port.write(root, snapshot, why="save", on_done=on_done)
         await done.wait()
         return results[0]
+
+
+@contextmanager
+def _as_save_errors() -> Iterator[None]:
+    try:
+        yield
+    except UnknownName as error:
+        raise UnknownSave(str(error)) from error
+    except NameTaken as error:
+        raise SaveExists(str(error)) from error
+    except FingerprintMismatch as error:
+        raise ForeignSave(str(error), ", ".join(error.fields)) from error
+    except InvalidName as error:
+        raise SaveError(str(error)) from error
+    except Damaged as error:
+        raise DamagedSave(str(error)) from error
+    except (StoreError, OSError) as error:
+        raise SavesUnavailable(str(error)) from error
 
 
 async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient, name: str) -> MemoryBridge:
