@@ -56,8 +56,10 @@ class Connection(TCPServer):
         self._held = []
 
     async def release(self) -> None:
-        await self._flush()
-        self._held = None
+        try:
+            await self._flush()
+        finally:
+            self._held = None
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):

@@ -73,8 +73,13 @@ class MemoryBridge:
         client: EngineClient,
         model_name: str,
         files: Path | None = None,
+        copy: SummedCopy | None = None,
     ) -> None:
-        """`files` is the folder of ``--slot-save-path``: saves are written there too, and found there."""
+        """`files` is the folder of ``--slot-save-path``: saves are written there too, and found there.
+
+        `copy` is what the store copies with, if it is to be closed after it.
+        """
+        self._copy = copy
         self._store = store
         self._files = files
         self._has_tail = loaded.runner.layout.tail is not None
@@ -193,6 +198,8 @@ class MemoryBridge:
         """Cancelling the wait leaves the rest to a thread, which the end of the process cuts off cleanly."""
         self._store.set_pace(None)
         await trio.to_thread.run_sync(self._store.close, abandon_on_cancel=True)
+        if self._copy is not None:
+            await trio.to_thread.run_sync(self._copy.close)
 
     def _count(self, action: str, started: float) -> None:
         self._actions[f"{action}s"] += 1
@@ -268,6 +275,9 @@ async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient,
 
     It keeps as many points of a prompt as RAM does, so that an edit costs no more after a restart.
     """
+    files = Path(config.slot_save_path) if config.slot_save_path else None
+    if files is not None:
+        files.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy = await trio.to_thread.run_sync(SummedCopy)
     open_store = partial(
         Store.open,
@@ -276,7 +286,9 @@ async def open_bridge(config: Config, loaded: LoadedModel, client: EngineClient,
         max_points=max(MAX_POINTS, config.ctx_checkpoints),
         copy=copy,
     )
-    files = Path(config.slot_save_path) if config.slot_save_path else None
-    if files is not None:
-        files.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return MemoryBridge(await trio.to_thread.run_sync(open_store), loaded, client, name, files)
+    try:
+        store = await trio.to_thread.run_sync(open_store)
+    except BaseException:
+        copy.close()
+        raise
+    return MemoryBridge(store, loaded, client, name, files, copy)

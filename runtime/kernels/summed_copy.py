@@ -30,7 +30,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from runtime.kernels.emit import I32, Builder, Value, const, load_ir
-from runtime.kernels.simd import I, atomic_add, entry, inline, ld_i64, prefetch, store_fence
+from runtime.kernels.simd import I, atomic_add, atomic_load, entry, inline, ld_i64, prefetch, store_fence
 from runtime.kernels.vectype import VecType
 
 Bytes = npt.NDArray[np.uint8]
@@ -185,7 +185,9 @@ def _copy(destination, source, n, seed, work):
 
 @nb.njit(**entry)
 def _copy_pieces(pieces, sums, words):
-    """Copy pieces until none is left; another thread may do the same with the same arrays.
+    """Copy pieces until none is left, and tell whether all have arrived.
+
+    Another thread may do the same with the same arrays.
 
     pieces: i64 [n, 4], destination, source, size, seed; sums: u64 [n, 2], low half first; words: i64 [2],
     the next piece, and how many have arrived.
@@ -194,7 +196,7 @@ def _copy_pieces(pieces, sums, words):
     while True:
         i = atomic_add(words.ctypes.data, I(1))
         if i >= len(pieces):
-            return
+            return atomic_load(words.ctypes.data + I(8)) == len(pieces)
         _copy(pieces[i, 0], pieces[i, 1], pieces[i, 2], nb.uint64(pieces[i, 3]), work)
         sums[i, 0], sums[i, 1] = work[-2], work[-1]
         atomic_add(words.ctypes.data + I(8), I(1))
@@ -229,7 +231,7 @@ class SummedCopy:
         return digests
 
     def close(self) -> None:
-        """End the thread."""
+        """End the second thread. Who copies later does so alone."""
         self._calls.put(None)
         self._thread.join()
 
@@ -242,12 +244,12 @@ class SummedCopy:
         sums, words = np.empty((len(rows), 2), np.uint64), np.zeros(2, np.int64)
         copy = partial(_copy_pieces, table, sums, words)
         if len(rows) > 1 and sum(source.size for source, _, _ in pieces) >= _SHARED_FROM:
-            self._copy_on_two(copy, lambda: int(words[1]) == len(rows))
+            self._copy_on_two(copy)
         else:
             copy()
         return [(int(high) << 64 | int(low)).to_bytes(16, "big") for low, high in sums.tolist()]
 
-    def _copy_on_two(self, copy: Callable[[], None], is_done: Callable[[], bool]) -> None:
+    def _copy_on_two(self, copy: Callable[[], bool]) -> None:
         """A second thread that comes too late is not waited for."""
         done = threading.Event()
 
@@ -257,8 +259,7 @@ class SummedCopy:
 
         with apart(self._thread):
             self._calls.put(help_and_tell)
-            copy()
-            if not is_done():
+            if not copy():
                 done.wait()
 
     def _run(self) -> None:
@@ -273,26 +274,27 @@ def _copy_short(source: Bytes, destination: Bytes, seed: int) -> bytes:
 
 @contextlib.contextmanager
 def apart(other: threading.Thread) -> Iterator[None]:
-    """Keep this thread on its processor for a while, and `other` on the others.
+    """Keep this thread on its processor for a while, and `other` on the others, where the system lets us.
 
     A thread that is woken for half of some work often finds itself on the processor of the one that woke it,
     and waits there until that has done all of it.
     """
     allowed, mine = _processors()
-    if len(allowed) < 2 or other.native_id is None:
+    if len(allowed) < 2 or not other.is_alive() or other.native_id is None:
         yield
         return
-    os.sched_setaffinity(other.native_id, allowed - {mine})
-    os.sched_setaffinity(0, {mine})
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(other.native_id, allowed - {mine})
+        os.sched_setaffinity(0, {mine})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, allowed)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, allowed)
 
 
 def _processors() -> tuple[set[int], int]:
     """Those that this thread may run on, and the one it runs on now; nothing where that cannot be known."""
-    try:
+    with contextlib.suppress(AttributeError, OSError):
         return os.sched_getaffinity(0), int(_libc.sched_getcpu())
-    except AttributeError:
-        return set(), 0
+    return set(), 0
