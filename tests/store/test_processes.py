@@ -128,11 +128,11 @@ def test_a_file_that_somebody_changed_is_looked_at(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("ending", "what"),
     [
-        ("kill -INT $$", "signal 2"),
         ("kill -TERM $$", "signal 15"),
         ("kill -KILL $$", "signal 9"),
         ("echo ImportError: no lmdb >&2; exit 1", "ImportError: no lmdb"),
         ("exit 2", "unknown"),
+        ("exit 130", "unknown"),
     ],
 )
 def test_a_look_that_was_interrupted_or_could_not_begin_costs_nothing(

@@ -49,7 +49,7 @@ export async function untilReady(onState, signal) {
 export async function* chat(messages, { signal, onWaiting, fields = {} }) {
   const response = await ask({ ...fields, messages, stream: true, return_progress: true }, signal, onWaiting);
   let end = null;
-  for await (const data of broken(serverSentEvents(response.body), signal)) {
+  for await (const data of broken(serverSentEvents(response.body, signal), signal)) {
     if (data === "[DONE]") {
       end ??= { finish: "stop" };
       break;

@@ -26,7 +26,7 @@ export async function* llama(prompt, params = {}, config = {}) {
   });
   if (!response.ok) throw new Error(await failure(response));
   let text = "";
-  for await (const event of serverSentEvents(response.body)) {
+  for await (const event of serverSentEvents(response.body, controller.signal)) {
     if (event === "[DONE]") break;
     const data = JSON.parse(event);
     if (data.error) throw new Error(data.error.message);

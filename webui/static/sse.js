@@ -1,7 +1,10 @@
 // Server-sent events out of a fetch body: yields the data of each event as a string.
 
-/** @param {ReadableStream<Uint8Array>} body */
-export async function* serverSentEvents(body) {
+/**
+ * @param {ReadableStream<Uint8Array>} body
+ * @param {AbortSignal} signal that of the fetch: events that had arrived before the abort are not shown either
+ */
+export async function* serverSentEvents(body, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let data = [];
@@ -17,6 +20,7 @@ export async function* serverSentEvents(body) {
         } else if (line === "" && data.length) {
           yield data.join("\n");
           data = [];
+          signal?.throwIfAborted();
         }
       }
     }
