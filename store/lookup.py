@@ -1,6 +1,6 @@
 """Finding what is stored of a prompt, and where its bytes are. Both inside one short read transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from store import branches, chain, parts, points
@@ -116,16 +116,10 @@ def pieces_of_block(
     another layout, `Damaged` for a record that does not pass its checksum.
     """
     record = read_block(environment, txn, ref.id)
+    name = f"block {ref.index}"
     if record is None or not record.is_restorable:
-        raise Gone(f"block {ref.index} was evicted")
-    segments = {segment.group: segment for segment in record.segments}
-    for want in wanted:
-        segment = segments.get(want.group)
-        if segment is None:
-            raise Gone(f"block {ref.index} lacks the cache group {want.group}")
-        if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
-            raise Gone(f"block {ref.index} has another layout")
-    return _pieces(environment, txn, ref.id, segments, wanted, scratch)
+        raise Gone(f"{name} was evicted")
+    return _pieces(environment, txn, ref.id, name, "the cache group", record.segments, wanted, scratch)
 
 
 def pieces_of_point(
@@ -140,26 +134,32 @@ def pieces_of_point(
     Otherwise as `pieces_of_block`.
     """
     record = points.read_point(environment, txn, ref.key)
+    name = f"the point at {ref.n_tokens}"
     if record is None or not record.segments:
-        raise Gone(f"the point at {ref.n_tokens} was evicted")
-    segments = {segment.group: segment for segment in record.segments}
-    for want in wanted:
-        segment = segments.get(want.group)
-        if segment is None:
-            raise Gone(f"the point at {ref.n_tokens} lacks its part {want.group}")
-        if segment.layout_id != want.layout_id or segment.n_bytes != want.data.size:
-            raise Gone(f"the point at {ref.n_tokens} has another layout")
-    return _pieces(environment, txn, ref.id, segments, wanted, scratch)
+        raise Gone(f"{name} was evicted")
+    sizes = {segment.group: segment.n_bytes for segment in record.segments}
+    if any(sizes.get(want.group, want.data.size) != want.data.size for want in wanted):
+        raise Gone(f"{name} has another layout")
+    return _pieces(environment, txn, ref.id, name, "its part", record.segments, wanted, scratch)
 
 
 def _pieces(
     environment: Environment,
     txn: Txn,
     id_: bytes,
-    segments: Mapping[str, SegmentRecord],
+    name: str,
+    kind: str,
+    stored: Sequence[SegmentRecord],
     wanted: Sequence[Segment],
     scratch: Callable[[], parts.Bytes],
 ) -> list[parts.Piece]:
+    segments = {segment.group: segment for segment in stored}
+    for want in wanted:
+        segment = segments.get(want.group)
+        if segment is None:
+            raise Gone(f"{name} lacks {kind} {want.group}")
+        if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
+            raise Gone(f"{name} has another layout")
     return [
         piece
         for want in wanted

@@ -280,7 +280,7 @@ def apart(other: threading.Thread) -> Iterator[None]:
     and waits there until that has done all of it.
     """
     allowed, mine = _processors()
-    if len(allowed) < 2 or not other.is_alive() or other.native_id is None:
+    if len(allowed) < 2 or mine not in allowed or not other.is_alive() or other.native_id is None:
         yield
         return
     with contextlib.suppress(OSError):

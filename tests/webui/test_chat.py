@@ -211,6 +211,16 @@ def test_a_loading_model_is_waited_for(page: Page, daemon: StubDaemon) -> None:
     assert len(daemon.requests) >= 2
 
 
+def ask_twice(page: Page) -> None:
+    """Have two conversations, "first" answered with "one" and, on show, "second" answered with "two"."""
+    ask(page, "first")
+    expect(answers(page)).to_contain_text("one")
+    page.get_by_role("button", name="New conversation").click()
+    ask(page, "second")
+    expect(answers(page)).to_contain_text("two")
+    wait_until_kept(page, 2)
+
+
 SLOW_READS = """() => {
     const get = IDBObjectStore.prototype.get;
     IDBObjectStore.prototype.get = function (key) {
@@ -224,12 +234,7 @@ SLOW_READS = """() => {
 
 def test_a_question_asked_while_a_conversation_opens_belongs_to_it(page: Page, daemon: StubDaemon) -> None:
     daemon.answers = [answer("one"), answer("two"), answer("three")]
-    ask(page, "first")
-    expect(answers(page)).to_contain_text("one")
-    page.get_by_role("button", name="New conversation").click()
-    ask(page, "second")
-    expect(answers(page)).to_contain_text("two")
-    wait_until_kept(page, 2)
+    ask_twice(page)
     page.evaluate(SLOW_READS)
     page.get_by_role("button", name="first", exact=True).click()
     ask(page, "more")
@@ -239,12 +244,7 @@ def test_a_question_asked_while_a_conversation_opens_belongs_to_it(page: Page, d
 
 def test_of_two_conversations_opened_at_once_the_last_is_shown(page: Page, daemon: StubDaemon) -> None:
     daemon.answers = [answer("one"), answer("two")]
-    ask(page, "first")
-    expect(answers(page)).to_contain_text("one")
-    page.get_by_role("button", name="New conversation").click()
-    ask(page, "second")
-    expect(answers(page)).to_contain_text("two")
-    wait_until_kept(page, 2)
+    ask_twice(page)
     page.evaluate(SLOW_READS)
     page.get_by_role("button", name="first", exact=True).click()
     page.get_by_role("button", name="New conversation").click()
@@ -286,12 +286,7 @@ def test_a_question_in_other_words_stays_in_its_conversation_while_another_is_op
     page: Page, daemon: StubDaemon
 ) -> None:
     daemon.answers = [answer("one"), answer("two"), answer("three")]
-    ask(page, "first")
-    expect(answers(page)).to_contain_text("one")
-    page.get_by_role("button", name="New conversation").click()
-    ask(page, "second")
-    expect(answers(page)).to_contain_text("two")
-    wait_until_kept(page, 2)
+    ask_twice(page)
     page.get_by_role("article", name="You").hover()
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Your message").fill("other words")
