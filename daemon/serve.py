@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from daemon.allocator import keep_freed_memory
 from daemon.app import create_app
 from daemon.config import Config
 from daemon.engine_client import EngineClient, EnginePort
@@ -53,6 +54,7 @@ def run(config: Config, warnings: tuple[str, ...]) -> int:
         configure_logs(config)
     except OSError as error:
         raise StartFailed(f"--log-file: {reason(error)}") from None
+    keep_freed_memory()
     for warning in warnings:
         logger().warning(warning)
     daemon = Daemon(config)

@@ -202,12 +202,20 @@ class Environment:
             started = min(self._readers.values(), default=None)
         return 0.0 if started is None else time.monotonic() - started
 
+    @property
+    def data_file(self) -> Path:
+        return self.directory / "data.mdb"
+
     def file_bytes(self) -> int:
         """Size of the data file, 0 when it was removed."""
         try:
-            return (self.directory / "data.mdb").stat().st_size
+            return self.data_file.stat().st_size
         except OSError:
             return 0
+
+    def used_bytes(self) -> int:
+        """Where the last page in use ends; the file may go on. For the writer's thread."""
+        return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def poison(self) -> None:
         """Refuse all further use without touching LMDB: a forked child would damage the file."""

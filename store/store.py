@@ -18,6 +18,7 @@ from store.digests import StoredDigests
 from store.environment import Environment
 from store.errors import StoreError, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint
+from store.growth import Growth
 from store.insertion import Job
 from store.lookup import BlockRef, Match
 from store.manifests import Manifest, ManifestInfo
@@ -72,9 +73,11 @@ class Store:
         self._writer: Writer | None = None
         if ownership is not None:
             room = Room(environment, options.budget_bytes, options.min_free_bytes, self._counters)
+            growth = Growth(environment, options.budget_bytes, options.min_free_bytes)
             self._writer = Writer(
                 environment,
                 room,
+                growth,
                 self._pins,
                 self._distrusted,
                 self._counters,

@@ -15,6 +15,7 @@ from store.batch import BatchWriter
 from store.breaker import Breaker
 from store.environment import Environment
 from store.errors import Damaged, StoreClosed, StoreError, WriteRefused
+from store.growth import STEP_BYTES, Growth
 from store.insertion import Job
 from store.ownership import Ownership
 from store.pins import Pins
@@ -46,6 +47,7 @@ class Writer:
         self,
         environment: Environment,
         room: Room,
+        growth: Growth,
         pins: Pins,
         distrusted: set[bytes],
         counters: Counters,
@@ -55,6 +57,8 @@ class Writer:
     ) -> None:
         self._env = environment
         self._room = room
+        self._growth = growth
+        self._grows = False
         self._pins = pins
         # The end of what was written for a save keeps all of it until the save has its name.
         self._saving = Pins()
@@ -227,6 +231,8 @@ class Writer:
             elif self._stop_at is not None:
                 self._recovery.run(self._finish)
                 return False
+            elif self._grows:
+                self._recovery.run(self._grow)
             else:
                 self._idle()
         finally:
@@ -239,7 +245,7 @@ class Writer:
     def _next(self) -> Order | list[Job] | None:
         """The order or the jobs at the head of the queue; None when idle or out of time."""
         with self._condition:
-            self._condition.wait_for(lambda: self._queue or self._stop_at is not None, IDLE_S)
+            self._condition.wait_for(lambda: self._queue or self._stop_at is not None, self._patience)
             if self._stop_at is not None and time.monotonic() > self._stop_at:
                 return None
             work = self._queue.head(self._batch_bytes)
@@ -288,7 +294,19 @@ class Writer:
                 self._finish_job(job, job.result())
             elif job.recalled:
                 self._finish_job(job, _RECALLED)
+        self._grows = True
         self._breathe(n_bytes, elapsed)
+
+    def _grow(self) -> None:
+        self._grows = False  # unless all goes well
+        self._grows = self._growth.step()
+
+    @property
+    def _patience(self) -> float:
+        """How long to wait for something to do, in seconds."""
+        if not self._grows:
+            return IDLE_S
+        return STEP_BYTES / (self._pace * (1 << 20)) if self._pace else 0.0
 
     @property
     def _batch_bytes(self) -> int:

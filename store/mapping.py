@@ -1,0 +1,38 @@
+"""Where a file is mapped into this process, and having its pages there before they are read."""
+
+import contextlib
+import ctypes
+from pathlib import Path
+
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ, since Linux 5.14"""
+_MAPPINGS = Path("/proc/self/maps")
+
+
+class Mapping:
+    """The first mapping of `path` from its beginning on; none where the system does not tell."""
+
+    def __init__(self, path: Path) -> None:
+        self._address = _find(path)
+        self._madvise = getattr(ctypes.CDLL(None), "madvise", None)
+        if self._madvise is not None:
+            self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    def populate(self, start: int, n_bytes: int) -> bool:
+        """Have these bytes of the file in memory and mapped; `start` is a multiple of the page size.
+
+        False when the kernel cannot: that too is no error for bytes which are not there.
+        """
+        if self._address is None or self._madvise is None:
+            return False
+        return bool(self._madvise(self._address + start, n_bytes, _POPULATE_READ) == 0)
+
+
+def _find(path: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        inode = path.stat().st_ino
+        for line in _MAPPINGS.read_text().splitlines():
+            place, _, offset, _, of_inode, *name = line.split(maxsplit=5)
+            if int(of_inode) == inode and int(offset, 16) == 0 and name == [str(path.resolve())]:
+                return int(place.partition("-")[0], 16)
+    return None
