@@ -6,7 +6,7 @@ answer one HTTP request form a `Generation` and share a channel.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -116,7 +116,7 @@ class EngineClient:
         self._limit = n_slots + queue_size
         self._engine: EnginePort | None = None
         self._generations: dict[int, Generation] = {}
-        self._asked: dict[int, trio.MemorySendChannel[SlotAnswer]] = {}
+        self._asked: dict[int, trio.MemorySendChannel[SlotAnswer | Exception]] = {}
         self._next_id = 0
         self._closed: Exception | None = None
         self._idle = trio.Event()
@@ -164,25 +164,47 @@ class EngineClient:
         The engine answers when the slot is idle. When the wait is cancelled, the command is still carried
         out; a snapshot that comes too late is given back.
         """
-        with self._asking() as (ticket, answer):
-            self.engine.post(make(ticket))
-            return await answer.receive()
+        return await self.ask_through(_at_once, make)
 
-    async def ask_from_thread(self, make: Callable[[int], SlotCommand]) -> SlotAnswer:
-        """As `ask`, for a `make` that reads from a disk: the engine begins before this thread hears of it."""
+    async def ask_through(
+        self, post: Callable[[Callable[[], None]], None], make: Callable[[int], SlotCommand]
+    ) -> SlotAnswer:
+        """As `ask`, for a `make` that reads from a disk: `post` has it called on another thread.
+
+        What it raises is raised here. Otherwise the event loop hears of nothing but the answer: who wakes it
+        in between takes the interpreter from the engine, which has begun by then.
+        """
+
+        def call() -> None:
+            try:
+                command = make(ticket)
+            except Exception as error:
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._tell, ticket, error)
+            else:
+                self.engine.post(command)
+
         with self._asking() as (ticket, answer):
-            await trio.to_thread.run_sync(lambda: self.engine.post(make(ticket)))
-            return await answer.receive()
+            post(call)
+            told = await answer.receive()
+        if isinstance(told, Exception):
+            raise told
+        return told
 
     @contextmanager
-    def _asking(self) -> Iterator[tuple[int, trio.MemoryReceiveChannel[SlotAnswer]]]:
+    def _asking(self) -> Iterator[tuple[int, trio.MemoryReceiveChannel[SlotAnswer | Exception]]]:
         ticket = self.next_request_id()
-        send, receive = trio.open_memory_channel[SlotAnswer](1)
+        send, receive = trio.open_memory_channel[SlotAnswer | Exception](1)
         self._asked[ticket] = send
         try:
             yield ticket, receive
         finally:
             self._asked.pop(ticket, None)
+
+    def _tell(self, ticket: int, error: Exception) -> None:
+        asker = self._asked.pop(ticket, None)
+        if asker is not None:
+            asker.send_nowait(error)
 
     def statistics(self) -> EngineStatistics:
         return self.engine.statistics()
@@ -237,3 +259,7 @@ class EngineClient:
     def _set_idle(self) -> None:
         if not self._generations:
             self._idle.set()
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    call()

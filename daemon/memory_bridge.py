@@ -49,6 +49,7 @@ from store import (
     NameTaken,
     Outcome,
     Store,
+    StoreClosed,
     StoreError,
     UnknownName,
     WriteRefused,
@@ -136,16 +137,18 @@ class MemoryBridge:
         self._require_root()
         started = trio.current_time()
         manifests: list[Manifest] = []
+        if self._files is not None:
+            await self._asked(partial(self._bring_in, self._files / name, name))
 
         def install(ticket: int) -> InstallPrefix:
-            manifests.append(manifest := self._manifest(name))
+            manifests.append(manifest := self._store.manifest(name, self._port.fingerprint))
             tokens = np.ascontiguousarray(manifest.tokens, np.int32)
             self._port.foresee(tokens, self._store.found(manifest))
             return InstallPrefix(ticket, id_slot, ROOT, tokens)
 
         try:
             with _as_save_errors():
-                answer = await self._client.ask_from_thread(install)
+                answer = await self._client.ask_through(self._post, install)
         finally:
             self._port.forget_foreseen()
         if not isinstance(answer, PrefixInstalled) or answer.error is not None:
@@ -212,15 +215,18 @@ class MemoryBridge:
             )
         return self._port.root
 
-    def _manifest(self, name: str) -> Manifest:
-        """The save of that name; one that only exists as a file is brought in first."""
+    def _bring_in(self, file: Path, name: str) -> None:
+        """A save that only exists as a file becomes one of the store's."""
         try:
-            return self._store.manifest(name, self._port.fingerprint)
+            self._store.manifest(name, self._port.fingerprint)
         except UnknownName:
-            if self._files is None or not (self._files / name).is_file():
-                raise
-        self._store.administration.import_save(self._files / name, name=name, expected=self._port.fingerprint)
-        return self._store.manifest(name, self._port.fingerprint)
+            if file.is_file():
+                self._store.administration.import_save(file, name=name, expected=self._port.fingerprint)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Have `call` run on the thread that will read the bytes, too."""
+        if not self._store.post(call):
+            raise StoreClosed("the store is closed")
 
     async def _asked(self, call: Callable[[], T]) -> T:
         """Run a call of the store about a save in a thread; its errors become a `SaveError`."""

@@ -1,7 +1,8 @@
 """Finding what is stored of a prompt, and where its bytes are. Both inside one short read transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from store import branches, chain, parts, points
 from store.environment import Environment, Txn
@@ -41,12 +42,22 @@ class Match:
 
 
 class Finder:
-    """One look-up. `damaged` collects the ids of records that do not pass their checksum."""
+    """One look-up. `damaged` collects the ids of records that do not pass their checksum.
 
-    def __init__(self, environment: Environment, txn: Txn, avoid: Callable[[bytes], bool]) -> None:
+    `known` are records that were read in this transaction already.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        txn: Txn,
+        avoid: Callable[[bytes], bool],
+        known: Mapping[bytes, BlockRecord] = MappingProxyType({}),
+    ) -> None:
         self._env = environment
         self._txn = txn
         self._avoid = avoid
+        self._known = known
         self.damaged: list[bytes] = []
 
     def find(self, root: bytes, elements: bytes) -> Match:
@@ -77,7 +88,7 @@ class Finder:
         if self._avoid(block):
             return None
         try:
-            record = read_block(self._env, self._txn, block)
+            record = self._known.get(block) or read_block(self._env, self._txn, block)
         except Damaged:
             self.damaged.append(block)
             return None

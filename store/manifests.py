@@ -13,7 +13,7 @@ from store.errors import Damaged, FingerprintMismatch, NameTaken, UnknownName, W
 from store.fingerprint import Fingerprint, diff
 from store.lookup import Finder, Match
 from store.points import read_point
-from store.records import ManifestRecord, Usage, unseal
+from store.records import BlockRecord, ManifestRecord, Usage, unseal
 from store.update import Update, read_block, read_usage
 
 
@@ -142,14 +142,17 @@ def read(
     if expected is not None and expected.id != record.fingerprint:
         made = read_fingerprint(environment, txn, record.fingerprint)
         raise FingerprintMismatch(name, diff(made, expected) if made else ())
+    blocks: dict[bytes, BlockRecord] = {}
     elements = b""
     for block in record.ids:
         stored = read_block(environment, txn, block)
         if stored is None:
             raise Damaged(f"the save {name!r} has lost the text from token {len(elements) // 4} on")
+        blocks[block] = stored
         elements += stored.elements
-    tokens = chain.decode_tokens(elements[: record.n_tokens * chain.ELEMENT_BYTES])
-    match = Finder(environment, txn, avoid).find(record.root, chain.encode_tokens(tokens))
+    elements = elements[: record.n_tokens * chain.ELEMENT_BYTES]
+    tokens = chain.decode_tokens(elements)
+    match = Finder(environment, txn, avoid, blocks).find(record.root, elements)
     return Manifest(describe(environment, txn, name, record), tokens, match)
 
 

@@ -7,7 +7,7 @@ buffer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import lmdb
 import numpy as np
@@ -27,18 +27,18 @@ MAX_PART_BYTES = 1_048_560
 _STRIDE = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part on its way: `source` goes to `destination`, where its sum, seeded, must be `digest`.
 
-    Where only its first bytes are wanted they go on from there to `wanted`.
+    Where only its first bytes are wanted they go on from there to `wanted`. `group` and `part` are its name.
     """
 
     source: Bytes
     destination: Bytes
     seed: int
     digest: bytes
-    name: str
+    group: str
+    part: int
     wanted: Bytes | None = None
 
 
@@ -133,14 +133,14 @@ def pieces_of(
 
     A part wanted only in part goes to a buffer of `MAX_PART_BYTES` that `scratch` gives.
     """
-    start = 0
-    for part, size in enumerate(part_sizes(segment.n_bytes, segment.part_bytes)):
-        target = destination[start : start + size]
-        if target.size == size:
+    size = segment.part_bytes
+    for part, start in enumerate(range(0, min(destination.size, segment.n_bytes), size)):
+        whole = min(size, segment.n_bytes - start)
+        target = destination[start : start + whole]
+        if target.size == whole:
             yield _piece(txn, dat, block, segment, part, target)
-        elif target.size:
-            yield _piece(txn, dat, block, segment, part, scratch()[:size], target)
-        start += size
+        else:
+            yield _piece(txn, dat, block, segment, part, scratch()[:whole], target)
 
 
 def _piece(
@@ -152,14 +152,14 @@ def _piece(
     destination: Bytes,
     wanted: Bytes | None = None,
 ) -> Piece:
-    name = f"part {part} of segment {segment.group}"
     if segment.codec != 0:
         raise Damaged(f"segment {segment.group} has the unknown coding {segment.codec}")
-    view = txn.get(part_key(block, segment.number, part), db=dat)
+    number = segment.number
+    view = txn.get(part_key(block, number, part), db=dat)
     if view is None or len(view) != destination.size:
-        raise Damaged(f"{name} is missing or has another length")
-    seed = _seed(block, segment.number, part)
-    return Piece(np.frombuffer(view, np.uint8), destination, seed, segment.sum_of_part(part), name, wanted)
+        raise Damaged(f"part {part} of segment {segment.group} is missing or has another length")
+    source, seed = np.frombuffer(view, np.uint8), _seed(block, number, part)
+    return Piece(source, destination, seed, segment.sum_of_part(part), segment.group, part, wanted)
 
 
 def arrived(pieces: Sequence[Piece], copy: Copy) -> int:
@@ -175,7 +175,7 @@ def arrived(pieces: Sequence[Piece], copy: Copy) -> int:
 
 def mismatch(piece: Piece) -> str:
     """What to say of a piece that did not arrive whole."""
-    return f"{piece.name} does not match its checksum"
+    return f"part {piece.part} of segment {piece.group} does not match its checksum"
 
 
 def _take(piece: Piece) -> None:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -144,7 +145,8 @@ class Reading:
     def _copy_out(self, wanted: Wanted, txn: Txn) -> tuple[int, str, str]:
         """How many arrived, why not more if something is missing, and what is damaged of the next one."""
         buffers = _Buffers(self._scratch)
-        gathered: list[tuple[int, Piece]] = []
+        gathered: list[Piece] = []
+        ends: list[int] = []
         n = n_bytes = 0
         reason = damage = ""
         while n < len(wanted) and n_bytes < _AT_ONCE_BYTES:
@@ -160,13 +162,13 @@ class Reading:
             except Damaged as error:
                 damage = str(error)
                 break
-            gathered += ((n, piece) for piece in pieces)
-            n_bytes += sum(piece.destination.size for piece in pieces)
+            gathered += pieces
+            ends.append(len(gathered))
+            n_bytes += sum(want.data.size for want in destinations)
             n += 1
-        n_arrived = arrived([piece for _, piece in gathered], self._copy)
+        n_arrived = arrived(gathered, self._copy)
         if n_arrived < len(gathered):
-            n, piece = gathered[n_arrived]
-            return n, "", mismatch(piece)
+            return bisect_right(ends, n_arrived), "", mismatch(gathered[n_arrived])
         return n, reason, damage
 
     def _note_use(self, loaded: Wanted, started: float) -> None:

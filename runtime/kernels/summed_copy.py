@@ -202,6 +202,14 @@ def _copy_pieces(pieces, sums, words):
         atomic_add(words.ctypes.data + I(8), I(1))
 
 
+@nb.njit(**entry)
+def _note(pieces, i, destination, source):
+    """Put down where a piece goes. Asking numpy for two addresses takes several times as long."""
+    pieces[i, 0] = destination.ctypes.data
+    pieces[i, 1] = source.ctypes.data
+    pieces[i, 2] = source.size
+
+
 class SummedCopy:
     """Copies bytes and sums them up.
 
@@ -213,7 +221,8 @@ class SummedCopy:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._thread.start()
-        self([(np.zeros(256, np.uint8), np.empty(256, np.uint8), 0)])
+        for source in (np.zeros(256, np.uint8), np.frombuffer(bytes(256), np.uint8)):
+            self([(source, np.empty(256, np.uint8), 0)])
 
     def __call__(self, pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
         """Copy each first to its second (uint8 [n], contiguous, of one size).
@@ -221,12 +230,23 @@ class SummedCopy:
         Returns the ``xxh3_128_digest`` of each, seeded by its third. Does not hold the interpreter lock
         meanwhile. Errors: ValueError when sizes differ.
         """
-        for source, destination, _ in pieces:
+        digests: list[bytes] = []
+        large: list[int] = []
+        seeds: list[int] = []
+        table = np.empty((len(pieces), 4), np.int64)
+        for i, (source, destination, seed) in enumerate(pieces):
             if source.size != destination.size:
                 raise ValueError(f"{source.size} bytes do not fit a place for {destination.size}")
-        digests = [_copy_short(*piece) if piece[0].size <= _SHORT else b"" for piece in pieces]
-        large = [i for i, piece in enumerate(pieces) if piece[0].size > _SHORT]
-        for i, digest in zip(large, self._copy([pieces[i] for i in large]), strict=True):
+            if source.size <= _SHORT:
+                digests.append(_copy_short(source, destination, seed))
+            else:
+                _note(table, len(large), destination, source)
+                digests.append(b"")
+                large.append(i)
+                seeds.append(seed)
+        table = table[: len(large)]
+        table[:, 3] = np.array(seeds, np.uint64).view(np.int64)
+        for i, digest in zip(large, self._copy(table), strict=True):
             digests[i] = digest
         return digests
 
@@ -235,15 +255,10 @@ class SummedCopy:
         self._calls.put(None)
         self._thread.join()
 
-    def _copy(self, pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
-        rows = [
-            (destination.ctypes.data, source.ctypes.data, source.size, seed)
-            for source, destination, seed in pieces
-        ]
-        table = np.array(rows, np.uint64).reshape(-1, 4).view(np.int64)
-        sums, words = np.empty((len(rows), 2), np.uint64), np.zeros(2, np.int64)
-        copy = partial(_copy_pieces, table, sums, words)
-        if len(rows) > 1 and sum(source.size for source, _, _ in pieces) >= _SHARED_FROM:
+    def _copy(self, pieces: npt.NDArray[np.int64]) -> list[bytes]:
+        sums, words = np.empty((len(pieces), 2), np.uint64), np.zeros(2, np.int64)
+        copy = partial(_copy_pieces, pieces, sums, words)
+        if len(pieces) > 1 and pieces[:, 2].sum() >= _SHARED_FROM:
             self._copy_on_two(copy)
         else:
             copy()
