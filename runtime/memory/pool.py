@@ -130,9 +130,14 @@ class BlockPool:
         return block
 
     def clear_behind(self, block: int, n_rows: int) -> None:
-        """Zero all units after those that hold the first `n_rows` rows."""
+        """Zero all units after those that hold the first `n_rows` rows.
+
+        Memory that was never used is zero, and to be read needs no page.
+        """
         for view, group in zip(self.views(block, BLOCK), self.layout.groups, strict=True):
-            view[group.segment_bytes(n_rows) :].fill(0)
+            rest = view[group.segment_bytes(n_rows) :]
+            if rest.view(np.bool_).any():
+                rest.fill(0)
 
     @property
     def has_free_block(self) -> bool:
@@ -285,7 +290,8 @@ class BlockPool:
                 self._part_leases[part] -= 1
                 if not self._part_leases[part]:
                     del self._part_leases[part]
-            for block, _ in rows:
+            # The last to be free is used first: a prefix that comes back finds its pages in its order.
+            for block, _ in reversed(rows):
                 self._leases[block] -= 1
                 if not self._leases[block]:
                     self._leased[block] = 0

@@ -1,6 +1,7 @@
 """Between the engine's thread and the event loop: nothing is lost, nothing is kept."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -233,5 +234,52 @@ def test_what_has_arrived_is_taken_without_a_wait_and_a_failure_after_it() -> No
             with pytest.raises(ValueError, match="broken"):
                 generation.receive_nowait()
             assert engine.cancelled == [first.request_id]
+
+    trio.run(main)
+
+
+def test_a_command_made_on_another_thread_is_answered_and_its_errors_are_the_askers() -> None:
+    async def main() -> None:
+        client, engine = connected()
+        threads: list[threading.Thread] = []
+
+        def post(call: Callable[[], None]) -> None:
+            threads.append(threading.Thread(target=call))
+            threads[-1].start()
+
+        def fails(ticket: int) -> EraseSlot:
+            raise LookupError("no such save")
+
+        with pytest.raises(LookupError, match="no such save"):
+            await client.ask_through(post, fails)
+        assert not engine.posted
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await client.ask_through(post, lambda ticket: EraseSlot(ticket, 1)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            threads[-1].join()
+            (command,) = engine.posted
+            await deliver(client, [SlotErased(command.ticket, 7)])
+        assert answers == [SlotErased(command.ticket, 7)]
+
+    trio.run(main)
+
+
+def test_an_error_for_an_asker_who_has_left_is_nobodys() -> None:
+    async def main() -> None:
+        client, _ = connected()
+        calls: list[Callable[[], None]] = []
+
+        def fails(ticket: int) -> EraseSlot:
+            raise LookupError("no such save")
+
+        with trio.move_on_after(0):
+            await client.ask_through(calls.append, fails)
+        await trio.to_thread.run_sync(calls[0])
+        await trio.testing.wait_all_tasks_blocked()
 
     trio.run(main)

@@ -47,6 +47,27 @@ def test_memory_is_touched_only_when_it_is_used() -> None:
     assert own_bytes() - before < 64 << 20
 
 
+def test_clearing_what_was_never_used_takes_no_memory() -> None:
+    layout = MemoryLayout((GroupLayout("big", "big", 16 << 20),))
+    pool = BlockPool(layout, 4)
+    before = own_bytes()
+    block = pool.allocate()
+    assert own_bytes() - before < 1 << 20
+    pool.views(block, 256)[0][-1] = 3
+    pool.clear_behind(block, 240)
+    assert not pool.views(block, 256)[0].any()
+
+
+def test_a_prefix_that_comes_back_gets_its_blocks_in_their_order() -> None:
+    pool = BlockPool(LAYOUT, 8)
+    blocks = [pool.allocate() for _ in range(4)]
+    lease = pool.lease(tuple((block, 256) for block in blocks))
+    for block in blocks:
+        pool.drop(block)
+    lease.release()
+    assert [pool.allocate() for _ in range(4)] == blocks
+
+
 def test_rows_are_copied_as_whole_tiles() -> None:
     pool = BlockPool(LAYOUT, 2)
     source, target = pool.allocate(), pool.allocate()
