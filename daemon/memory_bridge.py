@@ -6,7 +6,6 @@ then asks of the store is in `memory_port`.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -54,6 +53,7 @@ from store import (
     UnknownName,
     WriteRefused,
     WriteResult,
+    figures,
 )
 
 T = TypeVar("T")
@@ -194,8 +194,7 @@ class MemoryBridge:
         return StoreHealth(*self._store.condition())
 
     def statistics(self) -> Mapping[str, int | float | str]:
-        statistics = self._store.statistics()
-        return asdict(statistics) | {"dropped": statistics.dropped} | self._actions
+        return figures(self._store.statistics()) | self._actions
 
     async def close(self) -> None:
         """Cancelling the wait leaves the rest to a thread, which the end of the process cuts off cleanly."""

@@ -47,7 +47,7 @@ from store.points import PointRef
 from store.pruning import Selection
 from store.reading import Loaded
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
-from store.statistics import StoreStatistics
+from store.statistics import StoreStatistics, figures
 from store.store import MAX_POINTS, Store
 from store.update import Segment
 
@@ -87,6 +87,7 @@ __all__ = [
     "checked_name",
     "compact_store",
     "diff",
+    "figures",
     "model_fingerprint",
     "weights_digest",
 ]

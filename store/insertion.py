@@ -8,7 +8,7 @@ from store import chain, points
 from store.environment import Environment, Txn
 from store.records import BlockRecord, PointRecord
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
-from store.update import Segment, Update, read_block, read_usage
+from store.update import Evicted, Segment, Update, read_block, read_usage
 
 
 @dataclass(slots=True)
@@ -258,18 +258,19 @@ def _put_new(
     return block, given.n_bytes
 
 
-def evict(update: Update, down_to: int, is_pinned: Callable[[bytes], bool], at_most: int) -> tuple[int, int]:
+def evict(update: Update, down_to: int, is_pinned: Callable[[bytes], bool], at_most: int) -> Evicted:
     """Remove the least valuable blocks and points until `down_to` live bytes remain.
 
-    Returns how many went and their bytes. A block goes after everything below it, so what survives always has
+    A block goes after everything below it, so what survives always has
     its whole prefix. Stops after `at_most` of them, to keep the transaction short, or when all that is left
     is held.
     """
-    n_removed = n_bytes = 0
-    while update.ledger.live_bytes > down_to and n_removed < at_most:
+    before = update.ledger
+    for _ in range(at_most):
+        if update.ledger.live_bytes <= down_to:
+            break
         victim = next((id_ for id_ in update.eviction_order() if not is_pinned(id_)), None)
         if victim is None:
             break
-        n_bytes += update.remove(victim)
-        n_removed += 1
-    return n_removed, n_bytes
+        update.remove(victim)
+    return update.evicted_since(before)

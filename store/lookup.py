@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from store import branches, chain, parts, points
 from store.environment import Environment, Txn
@@ -12,6 +13,7 @@ from store.records import BlockRecord, SegmentRecord
 from store.update import Segment, read_block
 
 MAX_POINTS = 16
+Cause = Literal["", "differs", "absent", "damaged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,15 @@ class BlockRef:
 class Match:
     """The longest restorable prefix: `n_tokens` positions in `blocks`, and `reason`, why it ends there.
 
-    `points` are the farthest ones within it, the farthest first, at most 16.
+    `cause` is the reason in a word, empty when all was found. `points` are the farthest ones within it, the
+    farthest first, at most 16.
     """
 
     n_tokens: int
     blocks: tuple[BlockRef, ...]
     reason: str
     points: tuple[PointRef, ...] = ()
+    cause: Cause = ""
 
 
 class Finder:
@@ -82,7 +86,8 @@ class Finder:
         known = chain.split(elements[: n_tokens * chain.ELEMENT_BYTES])
         nodes = points.nodes_of(root, [(ref.id, part) for ref, part in zip(blocks, known, strict=True)])
         found = points.find(self._env, self._txn, nodes, self._avoid, self.damaged, MAX_POINTS)
-        return Match(n_tokens, blocks, self._reason(n_tokens, last, elements), found)
+        cause, reason = self._reason(n_tokens, last, elements)
+        return Match(n_tokens, blocks, reason, found, cause)
 
     def _usable(self, block: bytes) -> BlockRecord | None:
         if self._avoid(block):
@@ -104,14 +109,14 @@ class Finder:
         n_rows = chain.common_positions(record.elements, part)
         return BlockRef(found[0], index, n_rows, record.groups) if n_rows else None
 
-    def _reason(self, n_tokens: int, last: BlockRef | None, elements: bytes) -> str:
+    def _reason(self, n_tokens: int, last: BlockRef | None, elements: bytes) -> tuple[Cause, str]:
         if n_tokens * chain.ELEMENT_BYTES == len(elements):
-            return "all of it is stored"
+            return "", "all of it is stored"
         if self.damaged:
-            return f"what is stored from token {n_tokens} on is damaged"
+            return "damaged", f"what is stored from token {n_tokens} on is damaged"
         if last:
-            return f"the stored text differs or ends at token {n_tokens}"
-        return f"nothing is stored from token {n_tokens} on"
+            return "differs", f"the stored text differs or ends at token {n_tokens}"
+        return "absent", f"nothing is stored from token {n_tokens} on"
 
 
 def pieces_of_block(

@@ -10,7 +10,10 @@ _MAPPINGS = Path("/proc/self/maps")
 
 
 class Mapping:
-    """The first mapping of `path` from its beginning on; none where the system does not tell."""
+    """The first mapping of `path` from its beginning on; none where the system does not tell.
+
+    It goes by the name: inodes are not the same everywhere on layered file systems.
+    """
 
     def __init__(self, path: Path) -> None:
         self._address = _find(path)
@@ -30,9 +33,9 @@ class Mapping:
 
 def _find(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        inode = path.stat().st_ino
+        wanted = str(path.resolve(strict=True))
         for line in _MAPPINGS.read_text().splitlines():
-            place, _, offset, _, of_inode, *name = line.split(maxsplit=5)
-            if int(of_inode) == inode and int(offset, 16) == 0 and name == [str(path.resolve())]:
+            place, _, offset, _, _, *name = line.split(maxsplit=5)
+            if name == [wanted] and int(offset, 16) == 0:
                 return int(place.partition("-")[0], 16)
     return None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from store.records import Usage
-from store.update import Update
+from store.update import Evicted, Update
 
 _AT_ONCE = 256
 
@@ -38,11 +38,10 @@ EVERYTHING = Selection()
 
 def prune_some(
     update: Update, down_to: int, selection: Selection, is_pinned: Callable[[bytes], bool]
-) -> tuple[int, int]:
+) -> Evicted:
     """Remove some of the selected records, least valuable first, while more than `down_to` live bytes remain.
 
-    Returns how many went and their bytes; zero when there is nothing left to do. What lies above a removed
-    record can go with the next call.
+    None, when there is nothing left to do. What lies above a removed record can go with the next call.
     """
     victims: list[bytes] = []
     for id_ in update.eviction_order():
@@ -50,10 +49,9 @@ def prune_some(
             break
         if not is_pinned(id_) and selection.takes(update, id_):
             victims.append(id_)
-    n_removed = n_bytes = 0
+    before = update.ledger
     for victim in victims:
         if update.ledger.live_bytes <= down_to:
             break
-        n_bytes += update.remove(victim)
-        n_removed += 1
-    return n_removed, n_bytes
+        update.remove(victim)
+    return update.evicted_since(before)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, NamedTuple
 
 import lmdb
 import numpy as np
@@ -40,6 +41,13 @@ class Loaded:
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+class _Damage(NamedTuple):
+    """What is wrong with a block or point: its bytes, or what leads to them."""
+
+    cause: Literal["checksum", "record"]
+    text: str
 
 
 class _Buffers:
@@ -101,7 +109,7 @@ class Reading:
             match, damaged = self._env.read(body)
         except (StoreClosed, lmdb.Error, OSError) as error:
             self._report(error)
-            self._counters.add(lookups_miss=1)
+            self._counters.add(miss_trouble=1)
             return Match(0, (), str(error))
         self.note_found(match, len(tokens))
         if damaged:
@@ -112,9 +120,10 @@ class Reading:
         """Keep what was found from eviction, and count the look-up."""
         self._pins.hold(ref.id for ref in match.blocks)
         self._pins.hold(ref.id for ref in match.points)
-        whole = match.n_tokens == n_wanted
-        kind = "lookups_hit" if whole else "lookups_partial" if match.n_tokens else "lookups_miss"
-        self._counters.add(**{kind: 1})
+        if match.n_tokens == n_wanted:
+            self._counters.add(lookups_hit=1)
+        else:
+            self._counters.add(**{f"{'partial' if match.n_tokens else 'miss'}_{match.cause}": 1})
 
     def load_all(self, wanted: Wanted) -> tuple[int, str]:
         """How many of `wanted` were copied, from the first on, and why not more."""
@@ -139,16 +148,16 @@ class Reading:
         self._note_use(wanted[:n], started)
         if damage:
             self._quarantine(wanted[n][0], damage)
-            reason = f"{_name(wanted[n][0])} is damaged: {damage}"
+            reason = f"{_name(wanted[n][0])} is damaged: {damage.text}"
         return n, reason
 
-    def _copy_out(self, wanted: Wanted, txn: Txn) -> tuple[int, str, str]:
+    def _copy_out(self, wanted: Wanted, txn: Txn) -> tuple[int, str, _Damage | None]:
         """How many arrived, why not more if something is missing, and what is damaged of the next one."""
         buffers = _Buffers(self._scratch)
         gathered: list[Piece] = []
         ends: list[int] = []
         n = n_bytes = 0
-        reason = damage = ""
+        reason, damage = "", None
         while n < len(wanted) and n_bytes < _AT_ONCE_BYTES:
             ref, destinations = wanted[n]
             try:
@@ -160,7 +169,7 @@ class Reading:
                 reason = str(error)
                 break
             except Damaged as error:
-                damage = str(error)
+                damage = _Damage("record", str(error))
                 break
             gathered += pieces
             ends.append(len(gathered))
@@ -168,7 +177,7 @@ class Reading:
             n += 1
         n_arrived = arrived(gathered, self._copy)
         if n_arrived < len(gathered):
-            return bisect_right(ends, n_arrived), "", mismatch(gathered[n_arrived])
+            return bisect_right(ends, n_arrived), "", _Damage("checksum", mismatch(gathered[n_arrived]))
         return n, reason, damage
 
     def _note_use(self, loaded: Wanted, started: float) -> None:
@@ -194,15 +203,15 @@ class Reading:
 
             self._writer.post(meet)
 
-    def _quarantine(self, ref: Ref, why: str) -> None:
+    def _quarantine(self, ref: Ref, damage: _Damage) -> None:
         """Trust a block or point no more from this moment on, and have its bytes dropped."""
         self._distrusted.add(ref.id)
-        self._counters.add(quarantined=1)
+        self._counters.add(**{f"quarantined_{damage.cause}": 1})
 
         def body(update: Update) -> None:
             if ref.id not in self._distrusted:
                 return  # written anew in the meantime
-            update.note_quarantine(ref.id, why)
+            update.note_quarantine(ref.id, damage.text)
             if isinstance(ref, PointRef):
                 update.drop_damaged_point(ref.key)
             else:

@@ -72,13 +72,11 @@ class Room:
         """
         total = 0
         while True:
-            n_blocks, n_bytes = run_update(
-                self._env, lambda update: evict(update, down_to, is_pinned, VICTIMS_PER_COMMIT)
-            )
-            total += n_blocks
-            self._counters.add(evicted=n_blocks, evicted_bytes=n_bytes)
-            if n_blocks < VICTIMS_PER_COMMIT:
+            gone = run_update(self._env, lambda update: evict(update, down_to, is_pinned, VICTIMS_PER_COMMIT))
+            total += gone.n
+            self._counters.add_evicted(gone.n_blocks, gone.n_points, gone.n_bytes)
+            if gone.n < VICTIMS_PER_COMMIT:
                 break
         if total:
             run_update(self._env, lambda update: None)
-            log.info("the store evicted %d blocks to keep its budget", total)
+            log.info("the store evicted %d blocks and points to keep its budget", total)

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import lmdb
 
@@ -36,6 +37,18 @@ class Segment:
     layout_id: str
     unit_bytes: int
     data: parts.Bytes
+
+
+class Evicted(NamedTuple):
+    """How many blocks and points went, and the bytes they took."""
+
+    n_blocks: int
+    n_points: int
+    n_bytes: int
+
+    @property
+    def n(self) -> int:
+        return self.n_blocks + self.n_points
 
 
 def run_update(environment: Environment, call: Callable[["Update"], T]) -> T:
@@ -203,6 +216,15 @@ class Update:
             if block is not None:
                 return self.remove_block(id_, block)
         raise Damaged("the order of eviction names something that is gone")
+
+    def evicted_since(self, before: Ledger) -> Evicted:
+        """What was removed since the ledger said `before`, if nothing was added."""
+        now = self.ledger
+        return Evicted(
+            before.n_blocks - now.n_blocks,
+            before.n_points - now.n_points,
+            before.live_bytes - now.live_bytes,
+        )
 
     def touch(self, block: bytes, used_ms: int, hits: int) -> None:
         """Note a use of a block or point; one evicted meanwhile is no error."""

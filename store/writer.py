@@ -164,13 +164,11 @@ class Writer:
         """Evict of `selection` until `down_to` live bytes remain; return how many went."""
         total = 0
         while True:
-            n_removed, n_bytes = self.order(
-                lambda update: prune_some(update, down_to, selection, self._is_pinned), timeout
-            )
-            if not n_removed:
+            gone = self.order(lambda update: prune_some(update, down_to, selection, self._is_pinned), timeout)
+            if not gone.n:
                 return total
-            total += n_removed
-            self._counters.add(evicted=n_removed, evicted_bytes=n_bytes)
+            total += gone.n
+            self._counters.add_evicted(gone.n_blocks, gone.n_points, gone.n_bytes)
 
     def post(self, call: Callable[[Update], Any]) -> None:
         """Like `order`, but nobody waits and nobody hears of a failure."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +25,7 @@ from daemon.saves import (
     UnknownSave,
 )
 from runtime.engine import CacheSource, EngineStatistics, Timings
-from store import StoreStatistics
+from store import StoreStatistics, figures
 from tests.daemon.harness import MODEL, RunningDaemon, prepare_fake, tokenizer, until
 
 
@@ -294,12 +294,23 @@ def test_throughput_is_the_average_since_the_last_scrape() -> None:
 def test_the_stores_numbers_become_metrics() -> None:
     actions = {"saves": 2, "save_seconds": 0.5, "restores": 0, "restore_seconds": 0.0}
     counted = StoreStatistics(
-        live_bytes=5, lookups_partial=3, dropped_queue=1, commits=4, commit_seconds=0.25
+        live_bytes=5,
+        file_bytes=12,
+        partial_differs=3,
+        dropped_queue=1,
+        commits=4,
+        commit_seconds=0.25,
+        evicted_points=6,
+        quarantined_checksum=2,
     )
-    text = exposition(EngineStatistics(), Throughput(), asdict(counted) | actions, "degraded").decode()
+    text = exposition(EngineStatistics(), Throughput(), figures(counted) | actions, "degraded").decode()
     for line in (
         'emberd:store_bytes{kind="live"} 5.0',
-        'emberd:store_lookups_total{result="partial"} 3.0',
+        'emberd:store_bytes{kind="free"} 7.0',
+        'emberd:store_lookups_total{reason="differs",result="partial"} 3.0',
+        'emberd:store_lookups_total{reason="",result="hit"} 0.0',
+        'emberd:store_evicted_total{kind="point"} 6.0',
+        'emberd:store_quarantined_total{why="checksum"} 2.0',
         'emberd:store_dropped_total{why="queue"} 1.0',
         "emberd:store_commit_seconds_count 4.0",
         "emberd:store_commit_seconds_sum 0.25",
