@@ -15,6 +15,7 @@ import trio
 
 from daemon.config import Config
 from daemon.engine_client import EngineClient
+from daemon.logs import logger
 from daemon.memory_port import StorePort
 from daemon.saves import (
     DamagedSave,
@@ -62,6 +63,9 @@ ROOT = b"model"
 _PACE_MIB_S = 64.0  # while something decodes; unpaced writing costs a decode step up to a third (measured)
 _PACE_SECONDS = 0.25
 _SAVE_ATTEMPTS = 3
+_SAVE_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
+_SILENCE_SECONDS = 10.0
 
 
 class MemoryBridge:
@@ -88,6 +92,7 @@ class MemoryBridge:
         self._model_name = model_name
         self._port = StorePort(store, loaded, client)
         self._identified = trio.Event()
+        self._is_silent = False
         self._actions = {"saves": 0, "save_seconds": 0.0, "restores": 0, "restore_seconds": 0.0}
 
     @property
@@ -105,7 +110,15 @@ class MemoryBridge:
         while True:
             busy = self._client.statistics().requests_processing > 0
             self._store.set_pace(_PACE_MIB_S if busy else None)
+            self._watch_disk()
             await trio.sleep(_PACE_SECONDS)
+
+    def _watch_disk(self) -> None:
+        """Once for each time that it does not answer, say where it was asked."""
+        seconds = self._store.silence_s
+        if seconds > _SILENCE_SECONDS and not self._is_silent:
+            logger().warning("the disk does not answer", seconds=round(seconds), stack=self._store.stack())
+        self._is_silent = seconds > _SILENCE_SECONDS
 
     async def save(self, id_slot: int, name: str) -> SaveResult:
         root = self._require_root()
@@ -241,7 +254,10 @@ class MemoryBridge:
         return answer.snapshot
 
     async def _written(self, root: bytes, snapshot: PrefixSnapshot) -> WriteResult:
-        """Write a captured slot and wait for its commit. The lease is given back whatever happens."""
+        """Write a captured slot and wait for its commit, for as long as the disk gets on.
+
+        The lease is given back whatever happens, but not before the writer lets go of it.
+        """
         token, done = trio.lowlevel.current_trio_token(), trio.Event()
         results: list[WriteResult] = []
 
@@ -253,7 +269,11 @@ class MemoryBridge:
                 return
 
         self._port.write(root, snapshot, why="save", on_done=on_done)
-        await done.wait()
+        while not done.is_set():
+            with trio.move_on_after(_LOOK_SECONDS):
+                await done.wait()
+            if not done.is_set() and self._store.silence_s > _SAVE_SECONDS:
+                raise SavesUnavailable(f"the disk has not answered for {_SAVE_SECONDS:g} s")
         return results[0]
 
 

@@ -308,6 +308,15 @@ class Store:
         reason = self._writer.complaint
         return ("off" if self._writer.is_dead else "degraded" if reason else "ok"), reason
 
+    @property
+    def silence_s(self) -> float:
+        """For how long the disk has not answered what is being written, in seconds."""
+        return self._writer.silence_s if self._writer else 0.0
+
+    def stack(self) -> str:
+        """Where the thread that writes is, for the log when the disk does not answer."""
+        return self._writer.stack() if self._writer else ""
+
     def _known(self, root: bytes) -> Fingerprint:
         try:
             return self._fingerprints[root]

@@ -5,8 +5,10 @@ first, and nobody waits. Saves and other orders are waited for by the thread tha
 """
 
 import logging
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -101,8 +103,18 @@ class Writer:
         return self.trouble or self._silence or self._room.shortage
 
     @property
+    def silence_s(self) -> float:
+        """For how long the disk has not answered, in seconds; 0 when it was not asked."""
+        return time.monotonic() - self._busy_since if self._is_busy else 0.0
+
+    def stack(self) -> str:
+        """Where the thread is at present, as a traceback shows it."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+    @property
     def _silence(self) -> str:
-        seconds = time.monotonic() - self._busy_since if self._is_busy else 0.0
+        seconds = self.silence_s
         return f"the disk has not answered for {seconds:.0f} s" if seconds > SLOW_S else ""
 
     def set_pace(self, mib_per_second: float | None) -> None:

@@ -1,5 +1,6 @@
 """A disk that takes its time."""
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import trio
 
+from daemon.saves import SavesUnavailable
 from runtime.engine import EngineConfig
 from runtime.memory.sizing import pool_size
 from store.environment import Environment
@@ -62,6 +64,36 @@ def test_what_is_being_written_in_a_pool_without_a_spare_block_fails_no_request(
             else:
                 assert s.store.statistics().state == "ok"
                 assert not s.store.administration.verify(deep=True).problems
+
+    with model(LLAMA, n_ctx=N_CTX, n_ubatch=N_UBATCH, max_runs=1) as loaded:
+        trio.run(main)
+
+
+def test_a_save_on_a_disk_that_hangs_is_given_up_and_can_be_repeated_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.memory_bridge._SAVE_SECONDS", 0.3)
+    monkeypatch.setattr("daemon.memory_bridge._LOOK_SECONDS", 0.1)
+    back, write = threading.Event(), Environment.write
+
+    def hang(self: Environment, call: Callable[..., T]) -> T:
+        back.wait(300)
+        return write(self, call)
+
+    async def main() -> None:
+        prompt = np.arange(300, dtype=np.int32) % loaded.runner.n_vocab
+        async with session(loaded, tmp_path, EngineConfig(1, N_CTX, 32)) as s:
+            await s.ask(prompt, 1)
+            assert s.store.flush(120)
+            monkeypatch.setattr(Environment, "write", hang)
+            try:
+                with pytest.raises(SavesUnavailable, match=r"has not answered for 0\.3 s"):
+                    await s.save(0, "hung")
+                assert (await s.ask(prompt, 2)).cache_n == len(prompt) - 1
+            finally:
+                back.set()
+            await s.save(0, "saved")
+            assert await s.restore(0, "saved") > 300
 
     with model(LLAMA, n_ctx=N_CTX, n_ubatch=N_UBATCH, max_runs=1) as loaded:
         trio.run(main)

@@ -164,10 +164,11 @@ def test_a_disk_that_does_not_answer_is_told_of_until_it_does(
     offer = kv.Offer(store, root, kv.tokens((2, 300)))
     eventually(lambda: store.condition()[0] == "degraded")
     assert "has not answered for" in store.condition()[1]
+    assert store.silence_s > 0.1 and "run_update" in store.stack()
     assert kv.restore(store, root, kv.tokens((1, 300))) == 300
     answers.set()
     assert offer.wait().outcome is Outcome.WRITTEN
-    eventually(lambda: store.condition() == ("ok", ""))
+    eventually(lambda: store.condition() == ("ok", "") and not store.silence_s)
 
 
 @pytest.mark.usefixtures("impatient")
