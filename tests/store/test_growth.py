@@ -75,13 +75,13 @@ def test_no_file_passes_its_budget_for_it(tmp_path: Path) -> None:
 
 
 def test_where_others_need_the_disk_the_file_does_not_grow(tmp_path: Path) -> None:
-    with kv.open_store(tmp_path, BUDGET) as store:
-        kv.write(store, store.register(kv.FINGERPRINT), kv.tokens((1, 300)), scale=SCALE)
-    with kv.open_store(tmp_path, BUDGET, min_free_bytes=1 << 60) as store:
-        before = store.environment.file_bytes()
-        growth = Growth(store.environment, BUDGET, 1 << 60)
-        _to_the_end(growth)
-        assert store.environment.file_bytes() == before
+    with kv.open_store(tmp_path, 6 * MIB) as store:
+        kv.write(store, store.register(kv.FINGERPRINT), kv.tokens((1, 1500)), scale=SCALE)
+        _to_the_end(Growth(store.environment, 6 * MIB, 0))
+        _to_the_end(Growth(store.environment, BUDGET, 1 << 60))
+        assert store.environment.file_bytes() == 6 * MIB
+        _to_the_end(Growth(store.environment, BUDGET, 0))
+        assert store.environment.file_bytes() == 2 * store.environment.used_bytes() > 6 * MIB
 
 
 def test_a_disk_that_refuses_costs_nobody_anything(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +97,10 @@ def test_a_disk_that_refuses_costs_nobody_anything(store: Store, monkeypatch: py
     assert kv.restore(store, root, kv.tokens((5, 1500)), SCALE) == 1500
 
 
-def test_another_file_in_its_place_begins_anew(store: Store) -> None:
-    growth = Growth(store.environment, BUDGET, 0)
-    _to_the_end(growth)
+def test_a_file_that_is_gone_is_left_to_others(store: Store) -> None:
     store.environment.data_file.unlink()
-    assert not growth.step()
+    assert not Growth(store.environment, BUDGET, 0).step()
+    assert not store.environment.data_file.exists()
 
 
 def test_populated_bytes_are_mapped_and_absent_ones_are_refused(store: Store) -> None:
