@@ -1,6 +1,6 @@
 """Finding what is stored of a prompt, and where its bytes are. Both inside one short read transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -125,17 +125,17 @@ def pieces_of_block(
     ref: BlockRef,
     wanted: Sequence[Segment],
     scratch: Callable[[], parts.Bytes],
-) -> list[parts.Piece]:
+) -> Iterator[parts.Piece]:
     """What to copy for the destinations in `wanted`: the first bytes of the block's segments.
 
     A destination may be shorter than what is stored, not longer. Raises `Gone` for what is missing or of
-    another layout, `Damaged` for a record that does not pass its checksum.
+    another layout before the first of them, `Damaged` also later.
     """
     record = read_block(environment, txn, ref.id)
     name = f"block {ref.index}"
     if record is None or not record.is_restorable:
         raise Gone(f"{name} was evicted")
-    return _pieces(environment, txn, ref.id, name, "the cache group", record.segments, wanted, scratch)
+    yield from _pieces(environment, txn, ref.id, name, "the cache group", record.segments, wanted, scratch)
 
 
 def pieces_of_point(
@@ -144,7 +144,7 @@ def pieces_of_point(
     ref: PointRef,
     wanted: Sequence[Segment],
     scratch: Callable[[], parts.Bytes],
-) -> list[parts.Piece]:
+) -> Iterator[parts.Piece]:
     """What to copy for the destinations in `wanted`: whole parts of a point.
 
     Otherwise as `pieces_of_block`.
@@ -156,7 +156,7 @@ def pieces_of_point(
     sizes = {segment.group: segment.n_bytes for segment in record.segments}
     if any(sizes.get(want.group, want.data.size) != want.data.size for want in wanted):
         raise Gone(f"{name} has another layout")
-    return _pieces(environment, txn, ref.id, name, "its part", record.segments, wanted, scratch)
+    yield from _pieces(environment, txn, ref.id, name, "its part", record.segments, wanted, scratch)
 
 
 def _pieces(
@@ -168,7 +168,7 @@ def _pieces(
     stored: Sequence[SegmentRecord],
     wanted: Sequence[Segment],
     scratch: Callable[[], parts.Bytes],
-) -> list[parts.Piece]:
+) -> Iterator[parts.Piece]:
     segments = {segment.group: segment for segment in stored}
     for want in wanted:
         segment = segments.get(want.group)
@@ -176,8 +176,5 @@ def _pieces(
             raise Gone(f"{name} lacks {kind} {want.group}")
         if segment.layout_id != want.layout_id or segment.n_bytes < want.data.size:
             raise Gone(f"{name} has another layout")
-    return [
-        piece
-        for want in wanted
-        for piece in parts.pieces_of(txn, environment.dat, id_, segments[want.group], want.data, scratch)
-    ]
+    for want in wanted:
+        yield from parts.pieces_of(txn, environment.dat, id_, segments[want.group], want.data, scratch)

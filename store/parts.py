@@ -6,7 +6,7 @@ block can be verified without its other parts; a part needed only in part is ver
 buffer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import lmdb
@@ -19,9 +19,10 @@ from store.errors import Damaged
 from store.records import SegmentRecord
 
 Bytes = npt.NDArray[np.uint8]
-Copy = Callable[[Sequence[tuple[Bytes, Bytes, int]]], Sequence[bytes]]
+Copy = Callable[[Iterable[tuple[Bytes, Bytes, int]]], Sequence[bytes]]
 """Copies each first to its second, which has its size; returns the xxh3-128 digests of what arrived, seeded
-by the thirds. It does not hold the interpreter lock: ``bytes()`` of a large value would stop every thread."""
+by the thirds. It may copy the first while the next are still looked for, and has done so with those before an
+error. It does not hold the interpreter lock: ``bytes()`` of a large value would stop every thread."""
 
 MAX_PART_BYTES = 1_048_560
 _STRIDE = 1 << 18
@@ -42,7 +43,7 @@ class Piece(NamedTuple):
     wanted: Bytes | None = None
 
 
-def copy_and_sum(pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
+def copy_and_sum(pieces: Iterable[tuple[Bytes, Bytes, int]]) -> list[bytes]:
     """The `Copy` that needs no compiler."""
     return [_copy_and_sum(*piece) for piece in pieces]
 
@@ -162,15 +163,22 @@ def _piece(
     return Piece(source, destination, seed, segment.sum_of_part(part), segment.group, part, wanted)
 
 
-def arrived(pieces: Sequence[Piece], copy: Copy) -> int:
-    """Copy `pieces`; how many from the first on arrived whole."""
-    sums = copy([(piece.source, piece.destination, piece.seed) for piece in pieces])
-    for i, (piece, digest) in enumerate(zip(pieces, sums, strict=True)):
+def arrived(pieces: Iterable[Piece], copy: Copy) -> tuple[int, Piece | None]:
+    """Copy `pieces`; how many from the first on arrived whole, and the first that did not."""
+    taken: list[Piece] = []
+
+    def places() -> Iterator[tuple[Bytes, Bytes, int]]:
+        for piece in pieces:
+            taken.append(piece)
+            yield piece.source, piece.destination, piece.seed
+
+    sums = copy(places())
+    for i, (piece, digest) in enumerate(zip(taken, sums, strict=True)):
         if digest != piece.digest:
-            return i
+            return i, piece
         if piece.wanted is not None:
             piece.wanted[:] = piece.destination[: piece.wanted.size]
-    return len(pieces)
+    return len(taken), None
 
 
 def mismatch(piece: Piece) -> str:
@@ -179,8 +187,9 @@ def mismatch(piece: Piece) -> str:
 
 
 def _take(piece: Piece) -> None:
-    if not arrived((piece,), copy_and_sum):
-        raise Damaged(mismatch(piece))
+    _, broken = arrived((piece,), copy_and_sum)
+    if broken is not None:
+        raise Damaged(mismatch(broken))
 
 
 def part_sizes(n_bytes: int, size: int) -> list[int]:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -62,6 +62,45 @@ class _Buffers:
             self._all.append(np.empty(MAX_PART_BYTES, np.uint8))
         self._n_taken += 1
         return self._all[self._n_taken - 1]
+
+
+class _Gathering:
+    """The pieces of as many of `wanted` as one transaction should copy.
+
+    `ends`: after how many pieces each of them is whole. `reason`, `damage`: why the next is missing.
+    """
+
+    def __init__(self, environment: Environment, txn: Txn, wanted: Wanted, buffers: _Buffers) -> None:
+        self._env = environment
+        self._txn = txn
+        self._wanted = wanted
+        self._buffers = buffers
+        self.ends: list[int] = []
+        self.reason = ""
+        self.damage: _Damage | None = None
+
+    def pieces(self) -> Iterator[Piece]:
+        n_pieces = n_bytes = 0
+        for ref, destinations in self._wanted:
+            try:
+                for piece in self._of(ref, destinations):
+                    n_pieces += 1
+                    yield piece
+            except Gone as error:
+                self.reason = str(error)
+                return
+            except Damaged as error:
+                self.damage = _Damage("record", str(error))
+                return
+            self.ends.append(n_pieces)
+            n_bytes += sum(want.data.size for want in destinations)
+            if n_bytes >= _AT_ONCE_BYTES:
+                return
+
+    def _of(self, ref: Ref, destinations: Sequence[Segment]) -> Iterator[Piece]:
+        if isinstance(ref, PointRef):
+            return pieces_of_point(self._env, self._txn, ref, destinations, self._buffers.take)
+        return pieces_of_block(self._env, self._txn, ref, destinations, self._buffers.take)
 
 
 class Reading:
@@ -153,32 +192,12 @@ class Reading:
 
     def _copy_out(self, wanted: Wanted, txn: Txn) -> tuple[int, str, _Damage | None]:
         """How many arrived, why not more if something is missing, and what is damaged of the next one."""
-        buffers = _Buffers(self._scratch)
-        gathered: list[Piece] = []
-        ends: list[int] = []
-        n = n_bytes = 0
-        reason, damage = "", None
-        while n < len(wanted) and n_bytes < _AT_ONCE_BYTES:
-            ref, destinations = wanted[n]
-            try:
-                if isinstance(ref, PointRef):
-                    pieces = pieces_of_point(self._env, txn, ref, destinations, buffers.take)
-                else:
-                    pieces = pieces_of_block(self._env, txn, ref, destinations, buffers.take)
-            except Gone as error:
-                reason = str(error)
-                break
-            except Damaged as error:
-                damage = _Damage("record", str(error))
-                break
-            gathered += pieces
-            ends.append(len(gathered))
-            n_bytes += sum(want.data.size for want in destinations)
-            n += 1
-        n_arrived = arrived(gathered, self._copy)
-        if n_arrived < len(gathered):
-            return bisect_right(ends, n_arrived), "", _Damage("checksum", mismatch(gathered[n_arrived]))
-        return n, reason, damage
+        gathering = _Gathering(self._env, txn, wanted, _Buffers(self._scratch))
+        n_arrived, broken = arrived(gathering.pieces(), self._copy)
+        if broken is not None:
+            n = bisect_right(gathering.ends, n_arrived)
+            return n, "", _Damage("checksum", mismatch(broken))
+        return len(gathering.ends), gathering.reason, gathering.damage
 
     def _note_use(self, loaded: Wanted, started: float) -> None:
         blocks = [ref for ref, _ in loaded if isinstance(ref, BlockRef)]

@@ -14,11 +14,11 @@ The sum is that of `xxhash.xxh3_128_digest` (XXH3, specification 0.2.0) for inpu
 
 import contextlib
 import ctypes
+import itertools
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numba as nb
@@ -30,12 +30,26 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from runtime.kernels.emit import I32, Builder, Value, const, load_ir
-from runtime.kernels.simd import I, atomic_add, atomic_load, entry, inline, ld_i64, prefetch, store_fence
+from runtime.kernels.simd import (
+    I,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    cpu_pause,
+    entry,
+    inline,
+    ld_i64,
+    prefetch,
+    store_fence,
+)
 from runtime.kernels.vectype import VecType
 
 Bytes = npt.NDArray[np.uint8]
 
-_SHARED_FROM = 4 << 20
+_SHARED_FROM = 1 << 20
+_TABLE_ROWS = 4096
+_PAUSES = 1 << 15  # about a millisecond
+_ARRIVED, _PUBLISHED, _COMPLETE = 1, 2, 3  # words of a transfer; the first is the next piece
 _libc = ctypes.CDLL(None)
 
 _STRIPE = 64
@@ -184,30 +198,54 @@ def _copy(destination, source, n, seed, work):
 
 
 @nb.njit(**entry)
-def _copy_pieces(pieces, sums, words):
-    """Copy pieces until none is left, and tell whether all have arrived.
+def _publish(table, words, i, source, destination, seed):
+    """Put down what to copy, and then that it is there: someone may wait for it.
 
-    Another thread may do the same with the same arrays.
-
-    pieces: i64 [n, 4], destination, source, size, seed; sums: u64 [n, 2], low half first; words: i64 [2],
-    the next piece, and how many have arrived.
+    Asking numpy for two addresses takes several times as long.
     """
-    work = np.empty(len(_WORDS) + len(_START) + 2, np.uint64)
-    while True:
-        i = atomic_add(words.ctypes.data, I(1))
-        if i >= len(pieces):
-            return atomic_load(words.ctypes.data + I(8)) == len(pieces)
-        _copy(pieces[i, 0], pieces[i, 1], pieces[i, 2], nb.uint64(pieces[i, 3]), work)
-        sums[i, 0], sums[i, 1] = work[-2], work[-1]
-        atomic_add(words.ctypes.data + I(8), I(1))
+    table[i, 0] = destination.ctypes.data
+    table[i, 1] = source.ctypes.data
+    table[i, 2] = source.size
+    table[i, 3] = seed
+    atomic_store(words.ctypes.data + I(8 * _PUBLISHED), I(i + 1))
 
 
 @nb.njit(**entry)
-def _note(pieces, i, destination, source):
-    """Put down where a piece goes. Asking numpy for two addresses takes several times as long."""
-    pieces[i, 0] = destination.ctypes.data
-    pieces[i, 1] = source.ctypes.data
-    pieces[i, 2] = source.size
+def _copy_published(table, sums, words, pauses):
+    """Copy pieces until all are taken and no more will come, or none comes for a while.
+
+    Another thread may do the same with the same arrays once no more will come.
+
+    table: i64 [n, 4], destination, source, size, seed; sums: u64 [n, 2], low half first; words: i64 [4].
+    """
+    work = np.empty(len(_WORDS) + len(_START) + 2, np.uint64)
+    base = words.ctypes.data
+    while True:
+        waited = 0
+        while atomic_load(base + I(8 * _COMPLETE)) == 0 and atomic_load(base) >= atomic_load(
+            base + I(8 * _PUBLISHED)
+        ):
+            if waited == pauses:
+                return
+            waited += 1
+            cpu_pause()
+        i = atomic_add(base, I(1))
+        if i >= atomic_load(base + I(8 * _PUBLISHED)):
+            return
+        _copy(table[i, 0], table[i, 1], table[i, 2], nb.uint64(table[i, 3]), work)
+        sums[i, 0], sums[i, 1] = work[-2], work[-1]
+        atomic_add(base + I(8 * _ARRIVED), I(1))
+
+
+@nb.njit(**entry)
+def _have_arrived(words, pauses):
+    """Whether all that was published has arrived; waits for it for a while."""
+    base = words.ctypes.data
+    for _ in range(pauses):
+        if atomic_load(base + I(8 * _ARRIVED)) >= atomic_load(base + I(8 * _PUBLISHED)):
+            return True
+        cpu_pause()
+    return False
 
 
 class SummedCopy:
@@ -218,68 +256,123 @@ class SummedCopy:
 
     def __init__(self) -> None:
         """Compiles or loads the kernel; may take seconds the first time on a machine."""
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
-        self._thread.start()
+        self._helper = _Helper()
         for source in (np.zeros(256, np.uint8), np.frombuffer(bytes(256), np.uint8)):
             self([(source, np.empty(256, np.uint8), 0)])
 
-    def __call__(self, pieces: Sequence[tuple[Bytes, Bytes, int]]) -> list[bytes]:
+    def __call__(self, pieces: Iterable[tuple[Bytes, Bytes, int]]) -> list[bytes]:
         """Copy each first to its second (uint8 [n], contiguous, of one size).
 
-        Returns the ``xxh3_128_digest`` of each, seeded by its third. Does not hold the interpreter lock
-        meanwhile. Errors: ValueError when sizes differ.
+        Takes them as they come, and copies the first while the next are still looked for. Returns the
+        ``xxh3_128_digest`` of each, seeded by its third. Does not hold the interpreter lock meanwhile.
+        Errors: ValueError when sizes differ, and those of `pieces`; what came before has arrived then.
         """
+        coming = iter(pieces)
         digests: list[bytes] = []
-        large: list[int] = []
-        seeds: list[int] = []
-        table = np.empty((len(pieces), 4), np.int64)
-        for i, (source, destination, seed) in enumerate(pieces):
-            if source.size != destination.size:
-                raise ValueError(f"{source.size} bytes do not fit a place for {destination.size}")
-            if source.size <= _SHORT:
-                digests.append(_copy_short(source, destination, seed))
-            else:
-                _note(table, len(large), destination, source)
-                digests.append(b"")
-                large.append(i)
-                seeds.append(seed)
-        table = table[: len(large)]
-        table[:, 3] = np.array(seeds, np.uint64).view(np.int64)
-        for i, digest in zip(large, self._copy(table), strict=True):
-            digests[i] = digest
+        while len(digests) % _TABLE_ROWS == 0:
+            some = _Transfer(self._helper).run(itertools.islice(coming, _TABLE_ROWS))
+            if not some:
+                break
+            digests += some
         return digests
 
     def close(self) -> None:
         """End the second thread. Who copies later does so alone."""
-        self._calls.put(None)
-        self._thread.join()
+        self._helper.close()
 
-    def _copy(self, pieces: npt.NDArray[np.int64]) -> list[bytes]:
-        sums, words = np.empty((len(pieces), 2), np.uint64), np.zeros(2, np.int64)
-        copy = partial(_copy_pieces, pieces, sums, words)
-        if len(pieces) > 1 and pieces[:, 2].sum() >= _SHARED_FROM:
-            self._copy_on_two(copy)
-        else:
-            copy()
-        return [(int(high) << 64 | int(low)).to_bytes(16, "big") for low, high in sums.tolist()]
 
-    def _copy_on_two(self, copy: Callable[[], bool]) -> None:
-        """A second thread that comes too late is not waited for."""
+class _Helper:
+    """The second thread, which runs what it is given, one after the other."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
+        self._thread.start()
+
+    def start(self, call: Callable[[], None]) -> threading.Event:
+        """Set when `call` has run, which may be late: nothing must depend on it."""
         done = threading.Event()
 
-        def help_and_tell() -> None:
-            copy()
+        def call_and_tell() -> None:
+            call()
             done.set()
 
-        with apart(self._thread):
-            self._calls.put(help_and_tell)
-            if not copy():
-                done.wait()
+        self._calls.put(call_and_tell)
+        return done
+
+    def apart(self) -> contextlib.AbstractContextManager[bool]:
+        return apart(self._thread)
+
+    def close(self) -> None:
+        self._calls.put(None)
+        self._thread.join()
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
+
+
+class _Transfer:
+    """Some pieces on their way.
+
+    The helper starts on what there is as soon as it is worth it, and copies while this thread still looks
+    for the rest, which may have it wait for a disk. Then both copy. A helper that comes late is not waited
+    for.
+    """
+
+    def __init__(self, helper: _Helper) -> None:
+        self._helper = helper
+        self._table = np.empty((_TABLE_ROWS, 4), np.int64)
+        self._sums = np.empty((_TABLE_ROWS, 2), np.uint64)
+        self._words = np.zeros(4, np.int64)
+        self._n_alone = 0
+        self._helping: threading.Event | None = None
+        self._can_share = True
+
+    def run(self, pieces: Iterable[tuple[Bytes, Bytes, int]]) -> list[bytes]:
+        digests: list[bytes] = []
+        large: list[int] = []
+        kept: list[tuple[Bytes, Bytes]] = []  # whose addresses are in the table
+        with contextlib.ExitStack() as undo:
+            try:
+                for source, destination, seed in pieces:
+                    if source.size != destination.size:
+                        raise ValueError(f"{source.size} bytes do not fit a place for {destination.size}")
+                    if source.size <= _SHORT:
+                        digests.append(_copy_short(source, destination, seed))
+                        continue
+                    kept.append((source, destination))
+                    _publish(self._table, self._words, len(large), source, destination, _signed(seed))
+                    large.append(len(digests))
+                    digests.append(b"")
+                    self._share(source.size, undo)
+            finally:
+                self._finish()
+        for i, (low, high) in zip(large, self._sums[: len(large)].tolist(), strict=True):
+            digests[i] = (high << 64 | low).to_bytes(16, "big")
+        return digests
+
+    def _share(self, n_bytes: int, undo: contextlib.ExitStack) -> None:
+        """Have the helper copy too where enough has come together."""
+        self._n_alone += n_bytes
+        if self._n_alone < _SHARED_FROM or not self._can_share:
+            return
+        if self._helping is None:
+            self._can_share = undo.enter_context(self._helper.apart())
+        elif not self._helping.is_set():
+            return
+        if self._can_share:
+            self._n_alone = 0
+            self._helping = self._helper.start(self._copy)
+
+    def _copy(self) -> None:
+        _copy_published(self._table, self._sums, self._words, _PAUSES)
+
+    def _finish(self) -> None:
+        self._words[_COMPLETE] = 1
+        self._copy()
+        if not _have_arrived(self._words, _PAUSES) and self._helping is not None:
+            self._helping.wait()
 
 
 def _copy_short(source: Bytes, destination: Bytes, seed: int) -> bytes:
@@ -287,22 +380,27 @@ def _copy_short(source: Bytes, destination: Bytes, seed: int) -> bytes:
     return xxhash.xxh3_128_digest(destination.data, seed=seed)
 
 
+def _signed(seed: int) -> int:
+    """The i64 with the bits of this u64: the compiler knows one kind of integer then."""
+    return seed - (seed >> 63 << 64)
+
+
 @contextlib.contextmanager
-def apart(other: threading.Thread) -> Iterator[None]:
+def apart(other: threading.Thread) -> Iterator[bool]:
     """Keep this thread on its processor for a while, and `other` on the others, where the system lets us.
 
     A thread that is woken for half of some work often finds itself on the processor of the one that woke it,
-    and waits there until that has done all of it.
+    and waits there until that has done all of it. False where there is no other processor to be on.
     """
     allowed, mine = _processors()
     if len(allowed) < 2 or mine not in allowed or not other.is_alive() or other.native_id is None:
-        yield
+        yield other.is_alive() and len(allowed) != 1
         return
     with contextlib.suppress(OSError):
         os.sched_setaffinity(other.native_id, allowed - {mine})
         os.sched_setaffinity(0, {mine})
     try:
-        yield
+        yield True
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, allowed)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,10 +12,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.kernels.summed_copy import SummedCopy, apart
+from runtime.kernels.summed_copy import _TABLE_ROWS, SummedCopy, apart
 
 Bytes = npt.NDArray[np.uint8]
 _ROOM = 128
+_SEVERAL = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
 SIZES = st.one_of(st.integers(0, 1200), st.sampled_from((2048, 2049, 65_536, 737_280, 1_048_560)))
 
 
@@ -51,6 +53,50 @@ def test_many_pieces_are_copied_by_two_threads_and_keep_their_order(copy: Summed
             assert np.array_equal(source, destination)
             assert digest == xxhash.xxh3_128_digest(source.tobytes(), seed=seed)
     assert copy([]) == []
+
+
+def test_more_pieces_than_go_at_once(copy: SummedCopy) -> None:
+    sources = [_random(241 + i % 7) for i in range(2 * _TABLE_ROWS + 1)]
+    pieces = [(source, np.zeros_like(source), i) for i, source in enumerate(sources)]
+    expected = [xxhash.xxh3_128_digest(source.data, seed=i) for i, source in enumerate(sources)]
+    for n in (_TABLE_ROWS - 1, _TABLE_ROWS, _TABLE_ROWS + 1, len(pieces)):
+        assert copy(iter(pieces[:n])) == expected[:n]
+
+
+@pytest.mark.skipif(not _SEVERAL, reason="there is one processor, or none can be asked for")
+def test_the_first_are_copied_while_the_next_are_looked_for(copy: SummedCopy) -> None:
+    source, places = _random(1 << 20), [np.zeros(1 << 20, np.uint8) for _ in range(9)]
+
+    def looked_for() -> Iterator[tuple[Bytes, Bytes, int]]:
+        for round_ in (0, 3, 6):
+            for i in range(round_, round_ + 3):
+                yield source, places[i], i
+            until = time.monotonic() + 20
+            while not np.array_equal(places[round_ + 2], source) and time.monotonic() < until:
+                time.sleep(0.01)  # longer than the second thread waits for more
+            copied.append([np.array_equal(place, source) for place in places].count(True))
+
+    copied: list[int] = []
+    assert copy(looked_for()) == [xxhash.xxh3_128_digest(source.data, seed=i) for i in range(9)]
+    assert copied == [3, 6, 9]
+
+
+def test_what_came_before_an_error_has_arrived_when_it_is_raised(copy: SummedCopy) -> None:
+    source, places = _random(1 << 20), [np.zeros(1 << 20, np.uint8) for _ in range(6)]
+
+    def looked_for() -> Iterator[tuple[Bytes, Bytes, int]]:
+        for place in places:
+            yield source, place, 0
+        raise LookupError("the next one is missing")
+
+    for _ in range(20):
+        with pytest.raises(LookupError, match="the next one is missing"):
+            copy(looked_for())
+        # Nobody writes to them any more.
+        assert all(np.array_equal(place, source) for place in places)
+        for place in places:
+            place[:] = 0
+        assert not any(place.any() for place in places)
 
 
 def test_several_threads_may_copy_at_a_time(copy: SummedCopy) -> None:
