@@ -70,10 +70,13 @@ class Environment:
         self._closed = False
         self._poisoned = False
         self._writer: threading.Thread | None = None
+        self.n_attached = 0
+        """How many times the file was mapped: addresses are of one time only."""
         self._attach(create)
 
     def _attach(self, create: bool) -> None:
         self.pnt = None
+        self.n_attached += 1
         try:
             self._env = lmdb.open(
                 str(self.directory),

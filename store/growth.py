@@ -11,10 +11,10 @@ import os
 import shutil
 
 from store.environment import Environment
-from store.mapping import Mapping
+from store.mapping import HUGE_PAGE, Mapping
 
 AHEAD_BYTES = 64 << 20
-STEP_BYTES = 1 << 20
+STEP_BYTES = HUGE_PAGE
 
 
 class Growth:
@@ -27,16 +27,18 @@ class Growth:
         self._goal = 0
         self._ready = 0
         self._mapping: Mapping | None = None
+        self._n_attached = 0
 
     def step(self) -> bool:
-        """A step of at most 1 MiB towards the goal, which moves on with the file; is there more to do?
+        """A step of at most `STEP_BYTES` towards the goal, which moves on with the file; is there more to do?
 
         A small file is doubled at most, and none passes the budget for it.
         """
         used = self._env.used_bytes()
         ahead = min(AHEAD_BYTES, used, self._budget - used)
-        if not used <= self._goal <= used + AHEAD_BYTES:
-            self._goal = self._ready = used  # another file, or grown past it
+        if self._env.n_attached != self._n_attached or not used <= self._goal <= used + AHEAD_BYTES:
+            self._n_attached = self._env.n_attached
+            self._goal = self._ready = used  # another file or place, or grown past it
         with contextlib.suppress(OSError):
             if self._goal - used < ahead // 2:
                 self._goal = self._allocated(used + ahead)
@@ -55,6 +57,6 @@ class Growth:
             return min(end, os.fstat(file.fileno()).st_size)
 
     def _fetch(self, start: int) -> bool:
-        n_bytes = min(STEP_BYTES, self._goal - start)
+        n_bytes = min(STEP_BYTES - start % STEP_BYTES, self._goal - start)
         self._ready = start + n_bytes
         return n_bytes > 0 and self._mapping is not None and self._mapping.populate(start, n_bytes)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from store import Store
+from store.environment import Environment
 from store.growth import AHEAD_BYTES, STEP_BYTES, Growth
 from store.mapping import Mapping
 from tests.store import kv
@@ -59,7 +60,7 @@ def test_steps_are_small_and_come_to_an_end(store: Store) -> None:
     _until(lambda: store.environment.file_bytes() > store.environment.used_bytes() + 4 * MIB)
     used = store.environment.used_bytes()
     growth = Growth(store.environment, BUDGET, 0)
-    assert _to_the_end(growth) == -(-used // STEP_BYTES) + 1
+    assert _to_the_end(growth) == (2 * used - 1) // STEP_BYTES - used // STEP_BYTES + 2
     assert not growth.step()
     assert store.environment.file_bytes() <= used + AHEAD_BYTES
 
@@ -110,6 +111,42 @@ def test_populated_bytes_are_mapped_and_absent_ones_are_refused(store: Store) ->
     assert mapping.populate(0, MIB)
     assert mapping.populate(size - MIB, MIB)
     assert not mapping.populate(size + MIB, MIB)
+
+
+def test_a_file_that_is_mapped_anew_is_looked_for_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Path] = []
+
+    class Noted(Mapping):
+        def __init__(self, path: Path) -> None:
+            found.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr("store.growth.Mapping", Noted)
+    environment = Environment(tmp_path, create=True, budget_bytes=BUDGET)
+    environment.write(lambda txn: txn.put(b"k", bytes(MIB), db=environment.meta))
+    growth = Growth(environment, BUDGET, 0)
+    _to_the_end(growth)
+    assert not growth.step() and len(found) == 1
+    environment.reopen(create=False)
+    _to_the_end(growth)
+    assert len(found) == 2
+    environment.close(1.0)
+
+
+def test_huge_pages_are_not_wanted_any_more_when_the_file_has_grown(store: Store) -> None:
+    _until(lambda: store.environment.file_bytes() > store.environment.used_bytes() + 4 * MIB)
+    _to_the_end(Growth(store.environment, BUDGET, 0))
+    file, flags = str(store.environment.data_file), []
+    of_it = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, *rest = line.split()
+        if not key.endswith(":"):
+            of_it = rest[-1:] == [file]
+        elif of_it and key == "VmFlags:":
+            flags.append(rest)
+    assert flags and not any("hg" in of_part for of_part in flags)
 
 
 def test_a_file_that_is_not_mapped_cannot_be_populated(tmp_path: Path) -> None:
