@@ -27,6 +27,7 @@ from daemon.saves import (
     SaveError,
     SaveExists,
     SaveResult,
+    SavesNotYet,
     SavesUnavailable,
     StoreHealth,
     UnknownSave,
@@ -221,10 +222,10 @@ class MemoryBridge:
         self._actions[f"{action}_seconds"] += trio.current_time() - started
 
     def _require_root(self) -> bytes:
+        if self._port.trouble:
+            raise SavesUnavailable(self._port.trouble)
         if self._port.root is None:
-            raise SavesUnavailable(
-                self._port.trouble or "The model is still being identified, try again in a moment"
-            )
+            raise SavesNotYet("The model is still being identified, try again in a moment")
         return self._port.root
 
     def _bring_in(self, file: Path, name: str) -> None:
@@ -273,7 +274,7 @@ class MemoryBridge:
             with trio.move_on_after(_LOOK_SECONDS):
                 await done.wait()
             if not done.is_set() and self._store.silence_s > _SAVE_SECONDS:
-                raise SavesUnavailable(f"the disk has not answered for {_SAVE_SECONDS:g} s")
+                raise SavesNotYet(f"the disk has not answered for {_SAVE_SECONDS:g} s")
         return results[0]
 
 

@@ -43,6 +43,10 @@ class SavesUnavailable(SaveError):
     """There is nowhere to save to: the store is off or degraded."""
 
 
+class SavesNotYet(SavesUnavailable):
+    """The same may well succeed in a moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class SaveResult:
     """`n_tokens` were saved in `n_bytes`, of which `bytes_shared` were in the store already."""

@@ -78,7 +78,7 @@ class DaemonProcess(SlotClient):
     def _saving_is_early(self) -> bool:
         """True until the model is identified, which happens beside the first requests."""
         self.ask(np.arange(10, 30), n_predict=1, id_slot=0)
-        return self._act("save", "early").status_code == 501
+        return self._act("save", "early").status_code == 503
 
     def step_ms(self, prompt: np.ndarray[Any, Any], store: bool) -> float:
         """Median milliseconds between the tokens that follow a prompt."""

@@ -13,7 +13,15 @@ from daemon.errors import ApiError, invalid
 from daemon.native_format import settings_json
 from daemon.replies import json_reply, request_body
 from daemon.requests import SlotActionRequest, decode
-from daemon.saves import DamagedSave, EmptySlot, ForeignSave, SaveError, SavesUnavailable, UnknownSave
+from daemon.saves import (
+    DamagedSave,
+    EmptySlot,
+    ForeignSave,
+    SaveError,
+    SavesNotYet,
+    SavesUnavailable,
+    UnknownSave,
+)
 from daemon.service import Service
 from daemon.settings import Defaults
 from runtime.engine.messages import SlotState
@@ -104,6 +112,8 @@ def _api_error(error: SaveError) -> ApiError:
         return invalid(f"Unable to restore slot: {error}")
     if isinstance(error, EmptySlot):
         return invalid(f"Unable to save slot: {error}")
+    if isinstance(error, SavesNotYet):
+        return ApiError(503, str(error))
     if isinstance(error, SavesUnavailable):
         return ApiError(501, str(error))
     return ApiError(500, f"Unable to save slot: {error}")

@@ -21,6 +21,7 @@ from daemon.saves import (
     RestoreResult,
     SaveError,
     SaveResult,
+    SavesNotYet,
     SavesUnavailable,
     UnknownSave,
 )
@@ -173,6 +174,7 @@ class ScriptedSaves:
         (ForeignSave("saved with another model", "model"), 409),
         (DamagedSave("a record is damaged"), 400),
         (SavesUnavailable("the store is off"), 501),
+        (SavesNotYet("the disk does not answer"), 503),
         (SaveError("disk full"), 500),
     ],
 )

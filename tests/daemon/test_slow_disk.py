@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trio
 
-from daemon.saves import SavesUnavailable
+from daemon.saves import SavesNotYet
 from runtime.engine import EngineConfig
 from runtime.memory.sizing import pool_size
 from store.environment import Environment
@@ -87,7 +87,7 @@ def test_a_save_on_a_disk_that_hangs_is_given_up_and_can_be_repeated_when_it_is_
             assert s.store.flush(120)
             monkeypatch.setattr(Environment, "write", hang)
             try:
-                with pytest.raises(SavesUnavailable, match=r"has not answered for 0\.3 s"):
+                with pytest.raises(SavesNotYet, match=r"has not answered for 0\.3 s"):
                     await s.save(0, "hung")
                 assert (await s.ask(prompt, 2)).cache_n == len(prompt) - 1
             finally:
