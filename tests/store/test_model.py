@@ -225,4 +225,4 @@ class TestStore(StoreMachine.TestCase):  # type: ignore[misc, name-defined]
 
 @pytest.mark.slow
 class TestStoreForLong(StoreMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(SETTINGS, max_examples=80, stateful_step_count=50)
+    settings = settings(SETTINGS, max_examples=50, stateful_step_count=50)
