@@ -211,6 +211,12 @@ def _publish(table, words, i, source, destination, seed):
 
 
 @nb.njit(**entry)
+def _complete(words):
+    """No more will come. Who sees that sees all that was published before, on every processor."""
+    atomic_store(words.ctypes.data + I(8 * _COMPLETE), I(1))
+
+
+@nb.njit(**entry)
 def _copy_published(table, sums, words, pauses):
     """Copy pieces until all are taken and no more will come, or none comes for a while.
 
@@ -369,7 +375,7 @@ class _Transfer:
         _copy_published(self._table, self._sums, self._words, _PAUSES)
 
     def _finish(self) -> None:
-        self._words[_COMPLETE] = 1
+        _complete(self._words)
         self._copy()
         if not _have_arrived(self._words, _PAUSES) and self._helping is not None:
             self._helping.wait()

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.kernels.summed_copy import _TABLE_ROWS, SummedCopy, apart
+from runtime.kernels.summed_copy import _TABLE_ROWS, SummedCopy, _Helper, apart
 
 Bytes = npt.NDArray[np.uint8]
 _ROOM = 128
@@ -97,6 +97,28 @@ def test_what_came_before_an_error_has_arrived_when_it_is_raised(copy: SummedCop
         for place in places:
             place[:] = 0
         assert not any(place.any() for place in places)
+
+
+@pytest.mark.parametrize(("processors", "is_shared"), [(({0}, 0), False), ((set(), 0), True)])
+def test_on_one_processor_nobody_helps(
+    copy: SummedCopy,
+    monkeypatch: pytest.MonkeyPatch,
+    processors: tuple[set[int], int],
+    is_shared: bool,
+) -> None:
+    monkeypatch.setattr("runtime.kernels.summed_copy._processors", lambda: processors)
+    started: list[bool] = []
+    start = _Helper.start
+
+    def note(self: _Helper, call: Callable[[], None]) -> threading.Event:
+        started.append(True)
+        return start(self, call)
+
+    monkeypatch.setattr(_Helper, "start", note)
+    sources = [_random(1_000_000 + i) for i in range(8)]
+    digests = copy([(source, np.zeros_like(source), 0) for source in sources])
+    assert digests == [xxhash.xxh3_128_digest(source.data) for source in sources]
+    assert bool(started) == is_shared
 
 
 def test_several_threads_may_copy_at_a_time(copy: SummedCopy) -> None:
