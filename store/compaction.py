@@ -6,6 +6,7 @@ record by record into a new file leaves nothing behind but what is reachable.
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import lmdb
@@ -42,15 +43,14 @@ def _compact(directory: Path) -> tuple[int, int]:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
     try:
-        old = Environment(directory, read_only=True)
-        new = Environment(fresh, create=True, budget_bytes=before)
-        try:
+        with ExitStack() as opened:
+            old = Environment(directory, read_only=True)
+            opened.callback(old.close, 0)
+            new = Environment(fresh, create=True, budget_bytes=before)
+            opened.callback(new.close, 0)
             for name in Environment.TABLES:
                 _copy_table(old, new, name)
             new.sync()
-        finally:
-            old.close(0)
-            new.close(0)
         (fresh / "data.mdb").replace(directory / "data.mdb")
         (directory / "lock.mdb").unlink(missing_ok=True)
         _sync_directory(directory)

@@ -6,6 +6,8 @@ into the map kills the process when it outlives the map: functions passed to `re
 data. A reader left open stops the reuse of pages: calls are short, and their age is watched.
 """
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from store.records import seal, unseal
 from store.schema import SCHEMA, SINCE, STEPS
 
 _GIB = 1 << 30
+_READERS_BYTES = 8192
 T = TypeVar("T")
 Txn: TypeAlias = "lmdb.Transaction[memoryview]"
 
@@ -77,6 +80,7 @@ class Environment:
     def _attach(self, create: bool) -> None:
         self.pnt = None
         self.n_attached += 1
+        self._reserve_readers()
         try:
             self._env = lmdb.open(
                 str(self.directory),
@@ -109,6 +113,31 @@ class Environment:
         except BaseException:
             self._env.close()
             raise
+
+    def _reserve_readers(self) -> None:
+        """Have disk for a new table of readers, or raise `StoreUnusable`.
+
+        LMDB makes it a sparse file and writes to it through a map, which kills the process on a full disk.
+        One that has disk may be in use: it is not even opened, because closing it would drop its locks.
+        """
+        allocate = getattr(os, "posix_fallocate", None)
+        if allocate is None:
+            return
+        table = self.directory / "lock.mdb"
+        with contextlib.suppress(FileNotFoundError):
+            if table.stat().st_blocks:
+                return
+        try:
+            fd = os.open(table, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return  # LMDB does without on a disk that is read-only, and says what is wrong otherwise
+        try:
+            allocate(fd, 0, _READERS_BYTES)
+        except OSError as error:
+            table.unlink(missing_ok=True)
+            raise StoreUnusable(f"cannot open the store {self.directory}: {error.strerror}") from None
+        finally:
+            os.close(fd)
 
     def _create_tables(self) -> None:
         """All tables and the schema record in one transaction: a store exists whole or not at all."""

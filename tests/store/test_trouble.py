@@ -1,8 +1,10 @@
 """When the disk or the file fails, requests go on, the store says so, and it comes back by itself."""
 
+import contextlib
 import resource
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import pytest
 
 from store import Outcome, Store, StoreUnusable, WriteRefused
 from store.breaker import LONGEST_PAUSE_S, Breaker
+from store.environment import Environment
 from store.recovery import Recovery
 from tests.disks import memory_disk
 from tests.store import kv
@@ -226,6 +229,55 @@ def test_a_full_disk_costs_no_request_and_is_recovered_from(small_disk: Path) ->
         assert not kv.problems(store)
     with kv.open_store(small_disk, 40 << 20) as store:
         assert store.administration.verify(deep=True).problems == ()
+
+
+OPEN = "import sys; from pathlib import Path; from store import Store; Store.open(Path(sys.argv[1])).close()"
+COMPACT = (
+    "import sys; from pathlib import Path; from store.compaction import compact_store; "
+    "compact_store(Path(sys.argv[1]))"
+)
+
+
+@pytest.mark.slow
+def test_nobody_dies_of_a_disk_that_was_full_before(small_disk: Path) -> None:
+    """Parts of the store are mapped: in another process, since it would be killed."""
+    kept = kv.tokens((1, 700))
+    with kv.open_store(small_disk / "old", 20 << 20) as store:
+        kv.write(store, store.register(kv.FINGERPRINT), kept)
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    for folder, call in (("new", OPEN), ("old", COMPACT)):
+        done = subprocess.run(
+            [sys.executable, "-c", call, str(small_disk / folder)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 1 and "No space left on device" in done.stderr.splitlines()[-1]
+    ballast.unlink()
+    with kv.open_store(small_disk / "old", 20 << 20) as store:
+        assert kv.restore(store, store.register(kv.FINGERPRINT), kept) == 700
+    with kv.open_store(small_disk / "new", 20 << 20) as store:
+        assert store.condition() == ("ok", "")
+
+
+def test_without_room_for_the_table_of_readers_no_store_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, offset: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("store.environment.os.posix_fallocate", refuse)
+    with pytest.raises(StoreUnusable, match="No space left on device"):
+        Environment(tmp_path, create=True)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    Environment(tmp_path, create=True).close(1.0)
+    # Its table has room now, and nobody asks for more.
+    monkeypatch.setattr("store.environment.os.posix_fallocate", refuse)
+    Environment(tmp_path).close(1.0)
 
 
 @pytest.mark.slow
