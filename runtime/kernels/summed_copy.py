@@ -296,7 +296,7 @@ class _Helper:
         self._thread.start()
 
     def start(self, call: Callable[[], None]) -> threading.Event:
-        """Set when `call` has run, which may be late: nothing must depend on it."""
+        """Have `call` run, perhaps too late to matter. What is returned is set when it has."""
         done = threading.Event()
 
         def call_and_tell() -> None:

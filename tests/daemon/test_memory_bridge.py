@@ -10,7 +10,7 @@ import trio
 
 from daemon.memory_bridge import MemoryBridge
 from daemon.memory_port import StorePort
-from daemon.saves import EmptySlot, SavesUnavailable
+from daemon.saves import EmptySlot, SavesNotYet, SavesUnavailable
 from runtime.engine.commands import SlotCaptured
 from runtime.engine.port import BlockViews, LookupDone, PrefixSnapshot
 from runtime.errors import InvalidRequest
@@ -83,6 +83,17 @@ def test_a_look_up_that_was_foreseen_is_answered_at_once_and_only_once() -> None
     port.foresee(tokens, match)
     port.lookup(3, b"root", tokens[:2], 0)
     assert len(posted) == 1 and len(late) == 2
+
+
+def test_a_model_that_is_not_identified_yet_is_worth_another_try_and_one_that_cannot_be_is_not() -> None:
+    loaded = SimpleNamespace(runner=SimpleNamespace(layout=LAYOUT))
+    made = MemoryBridge(cast(Any, None), cast(Any, loaded), cast(Any, None), "test")
+    with pytest.raises(SavesNotYet, match="try again in a moment"):
+        trio.run(made.save, 0, "a")
+    made._port.trouble = "the model cannot be identified: it is gone"
+    with pytest.raises(SavesUnavailable, match="it is gone") as raised:
+        trio.run(made.save, 0, "a")
+    assert not isinstance(raised.value, SavesNotYet)
 
 
 def test_the_log_says_once_where_a_disk_was_asked_that_does_not_answer(

@@ -100,7 +100,7 @@ def test_what_came_before_an_error_has_arrived_when_it_is_raised(copy: SummedCop
 
 
 @pytest.mark.parametrize(("processors", "is_shared"), [(({0}, 0), False), ((set(), 0), True)])
-def test_on_one_processor_nobody_helps(
+def test_nobody_helps_where_there_is_known_to_be_one_processor_only(
     copy: SummedCopy,
     monkeypatch: pytest.MonkeyPatch,
     processors: tuple[set[int], int],
