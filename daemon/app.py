@@ -2,11 +2,11 @@
 
 import hmac
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
-from quart import Response, request
-from quart_trio import QuartTrio
+from quart import Request, Response
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
 
 from daemon import cors
@@ -15,6 +15,7 @@ from daemon.errors import LOADING, NOT_FOUND, SHUTTING_DOWN, ApiError, from_exce
 from daemon.exchange import SCOPE_KEY, Exchange
 from daemon.hosts import AllowedHosts
 from daemon.logs import log_failure
+from daemon.quart_app import App
 from daemon.replies import error_reply
 from daemon.routes import (
     about,
@@ -67,7 +68,8 @@ ASGIApp = Callable[[Scope, ASGIReceiveCallable, ASGISendCallable], Awaitable[Non
 
 def create_app(service: Service) -> ASGIApp:
     """The whole HTTP surface as one ASGI application."""
-    app = QuartTrio("daemon", static_folder=None)
+    assets = page.load_assets(service.config)
+    app = App(_gate(service, assets), partial(cors.add_headers, config=service.config))
     # a prefill may take minutes: only stalled reading and writing is limited, by the server
     app.config["RESPONSE_TIMEOUT"] = None
     app.config["BODY_TIMEOUT"] = service.config.timeout
@@ -75,8 +77,6 @@ def create_app(service: Service) -> ASGIApp:
     app.url_map.strict_slashes = False
     # a model may be named by its path
     app.url_map.merge_slashes = False
-    assets = page.load_assets(service.config)
-    _add_gate(app, service, assets)
     _add_errors(app)
     for routes in _ROUTES:
         routes.register(app, service)
@@ -84,11 +84,11 @@ def create_app(service: Service) -> ASGIApp:
     return _Exchanges(app, service.config.api_prefix)
 
 
-def _add_gate(app: QuartTrio, service: Service, assets: page.Assets) -> None:
+def _gate(service: Service, assets: page.Assets) -> Callable[[Request], Response | None]:
+    """What is asked of every request before it is looked at."""
     hosts = AllowedHosts(service.config.hosts, service.config.allowed_hosts.split(","))
 
-    @app.before_request
-    async def gate() -> Response | None:
+    def gate(request: Request) -> Response | None:
         if not hosts.allows(request.headers.get("Host", "")):
             raise ApiError(403, WRONG_HOST)
         if request.method == "OPTIONS":
@@ -97,18 +97,15 @@ def _add_gate(app: QuartTrio, service: Service, assets: page.Assets) -> None:
         if not service.is_ready and request.path not in assets:
             raise LOADING
         if service.api_keys and not public:
-            _check_key(service.api_keys)
+            _check_key(request, service.api_keys)
         if service.stopping and request.method == "POST":
             raise SHUTTING_DOWN
         return None
 
-    @app.after_request
-    async def add_headers(response: Response) -> Response:
-        cors.add_headers(response, request, service.config)
-        return response
+    return gate
 
 
-def _check_key(keys: tuple[bytes, ...]) -> None:
+def _check_key(request: Request, keys: tuple[bytes, ...]) -> None:
     given = request.headers.get("Authorization") or request.headers.get("X-Api-Key") or ""
     if given[:7].lower() == "bearer ":
         given = given[7:]
@@ -118,7 +115,7 @@ def _check_key(keys: tuple[bytes, ...]) -> None:
         raise ApiError(401, "Invalid API Key")
 
 
-def _add_errors(app: QuartTrio) -> None:
+def _add_errors(app: App) -> None:
     @app.errorhandler(ApiError)
     async def api_error(error: ApiError) -> Response:
         return error_reply(error)
@@ -142,7 +139,7 @@ def _add_errors(app: QuartTrio) -> None:
 class _Exchanges:
     """Gives every request its `Exchange`, ends it, and takes --api-prefix off the path."""
 
-    def __init__(self, app: QuartTrio, prefix: str) -> None:
+    def __init__(self, app: App, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
 
@@ -154,13 +151,13 @@ class _Exchanges:
             await _redirect(send, f"{self._prefix}/")
             return
         exchange = Exchange(scope["method"], scope["path"])
-        answer = Answer(scope, receive, send, exchange)
+        answer = Answer(scope, send, exchange)
         path = scope["path"]
         if self._prefix:
             path = path.removeprefix(self._prefix) if path.startswith(self._prefix + "/") else "/\0"
         inner: Any = {**scope, "path": path, SCOPE_KEY: exchange}
         try:
-            await self._app(inner, answer.receive, answer.send)
+            await self._app(inner, receive, answer.send)
         finally:
             exchange.end()
 

@@ -9,13 +9,10 @@ import logging
 import resource
 import socket
 import ssl
-from typing import Any
 
 import trio
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
-from hypercorn.utils import wrap_app
 
 from daemon.app import ASGIApp
 from daemon.config import Config
@@ -32,8 +29,7 @@ class HttpServer:
     """Serves `app` on bound sockets until it is closed."""
 
     def __init__(self, app: ASGIApp, config: Config, sockets: list[socket.socket]) -> None:
-        wrapped: Any = app
-        self._app: AppWrapper = wrap_app(wrapped, 0, "asgi")
+        self._app = app
         self._timeout = config.timeout
         self._sockets = sockets
         self._tls = _tls_context(config)
@@ -48,7 +44,6 @@ class HttpServer:
         self._config.keep_alive_timeout = KEEP_ALIVE_SECONDS
         self._config.keep_alive_max_requests = 2**31
         self._config.h11_max_incomplete_size = MAX_HEADER_BYTES
-        self._config.read_timeout = None
         self._config.include_server_header = False
         self._config.accesslog = None
         self._config.errorlog = logging.getLogger("hypercorn.error")
@@ -77,7 +72,7 @@ class HttpServer:
     async def close_connections(self) -> None:
         """Close what is still open, whatever it is doing."""
         for stream in list(self._streams):
-            await trio.aclose_forcefully(stream)
+            await stream.aclose_forcefully()
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
         await self._enter()
@@ -94,7 +89,7 @@ class HttpServer:
                 return
             for connection in list(self._idle)[:1]:
                 del self._idle[connection]
-                await trio.aclose_forcefully(connection.stream)
+                await connection.stream.aclose_forcefully()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         transport: Stream = stream
@@ -103,9 +98,7 @@ class HttpServer:
         bounded = BoundedStream(transport, stream.socket, self._timeout)
         self._streams.add(bounded)
         try:
-            any_stream: Any = bounded
-            state = ConnectionState({})
-            await Connection(self._idle, self._app, self._config, self._context, state, any_stream)
+            await Connection(self._idle, self._app, self._config, self._context, bounded).run()
         except* Exception as group:
             # one connection's trouble must not end the others
             logger().error("connection failed", exc_info=group)

@@ -19,8 +19,11 @@ _SMALL_BODY = 128 * 2**10
 
 async def request_body() -> bytes:
     """The body of the request at hand. Raises RequestEntityTooLarge and RequestTimeout."""
-    data = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    return bytes(data)
+    body: Any = request.body
+    data: bytes | None = body.take()
+    if data is None:
+        data = bytes(await request.get_data(cache=False, as_text=False, parse_form_data=False))
+    return data
 
 
 async def read_request(type: type[T], workers: Workers) -> T:
