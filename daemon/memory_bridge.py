@@ -46,9 +46,9 @@ from store import (
     Damaged,
     FingerprintMismatch,
     InvalidName,
-    Manifest,
     NameTaken,
     Outcome,
+    Saved,
     Store,
     StoreClosed,
     StoreError,
@@ -150,14 +150,16 @@ class MemoryBridge:
     async def restore(self, id_slot: int, name: str) -> RestoreResult:
         self._require_root()
         started = trio.current_time()
-        manifests: list[Manifest] = []
+        found: list[Saved] = []
         if self._files is not None:
             await self._asked(partial(self._bring_in, self._files / name, name))
 
         def install(ticket: int) -> InstallPrefix:
-            manifests.append(manifest := self._store.manifest(name, self._port.fingerprint))
-            tokens = np.ascontiguousarray(manifest.tokens, np.int32)
-            self._port.foresee(tokens, self._store.found(manifest))
+            fingerprint = self._port.fingerprint
+            assert fingerprint is not None, "there is a root"
+            found.append(saved := self._store.resume(name, fingerprint))
+            tokens = np.ascontiguousarray(saved.tokens, np.int32)
+            self._port.foresee(tokens, saved.match)
             return InstallPrefix(ticket, id_slot, ROOT, tokens)
 
         try:
@@ -170,7 +172,7 @@ class MemoryBridge:
         if not answer.n_tokens:
             raise DamagedSave(answer.reason or "nothing of it could be read")
         self._count("restore", started)
-        return RestoreResult(answer.n_tokens, manifests[0].info.n_bytes, answer.n_tokens)
+        return RestoreResult(answer.n_tokens, found[0].n_bytes, answer.n_tokens)
 
     async def erase(self, id_slot: int) -> int:
         return await erase_slot(self._client, id_slot)

@@ -41,7 +41,7 @@ from store.errors import (
 from store.fingerprint import Adapter, DigestCache, Fingerprint, diff, model_fingerprint, weights_digest
 from store.forgetting import Forgotten
 from store.lookup import BlockRef, Match
-from store.manifests import Manifest, ManifestInfo
+from store.manifests import Manifest, ManifestInfo, Saved
 from store.names import checked_name
 from store.points import PointRef
 from store.pruning import Selection
@@ -72,6 +72,7 @@ __all__ = [
     "Outcome",
     "PointData",
     "PointRef",
+    "Saved",
     "Segment",
     "Selection",
     "Store",

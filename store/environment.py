@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import lmdb
 
@@ -22,6 +22,7 @@ from store.schema import SCHEMA, SINCE, STEPS
 
 _GIB = 1 << 30
 _READERS_BYTES = 8192
+_MEMO_RECORDS = 8192
 T = TypeVar("T")
 Txn: TypeAlias = "lmdb.Transaction[memoryview]"
 
@@ -73,6 +74,7 @@ class Environment:
         self._closed = False
         self._poisoned = False
         self._writer: threading.Thread | None = None
+        self._memo: tuple[tuple[int, int], dict[bytes, Any]] = (0, 0), {}
         self.n_attached = 0
         """How many times the file was mapped: addresses are of one time only."""
         self._attach(create)
@@ -210,6 +212,19 @@ class Environment:
             with self._gate:
                 del self._readers[ticket]
                 self._gate.notify_all()
+
+    def memo(self, txn: Txn) -> dict[bytes, Any]:
+        """What was decoded of the state that the read transaction `txn` sees, by key, to be added to.
+
+        A commit makes another state. Finding a prefix and copying it out are two transactions; most often
+        of one state.
+        """
+        state = self.n_attached, txn.id()
+        known, memo = self._memo
+        if known != state or len(memo) > _MEMO_RECORDS:
+            memo = {}
+            self._memo = state, memo
+        return memo
 
     def write(self, call: Callable[[Txn], T]) -> T:
         """Run `call` in a write transaction and commit it, all on this thread; an exception aborts it."""

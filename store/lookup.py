@@ -1,8 +1,7 @@
 """Finding what is stored of a prompt, and where its bytes are. Both inside one short read transaction."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from store import branches, chain, parts, points
@@ -48,7 +47,7 @@ class Match:
 class Finder:
     """One look-up. `damaged` collects the ids of records that do not pass their checksum.
 
-    `known` are records that were read in this transaction already.
+    `known` are records that were decoded of this state of the store already, and gets further ones.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Finder:
         environment: Environment,
         txn: Txn,
         avoid: Callable[[bytes], bool],
-        known: Mapping[bytes, BlockRecord] = MappingProxyType({}),
+        known: dict[bytes, BlockRecord],
     ) -> None:
         self._env = environment
         self._txn = txn
@@ -93,7 +92,7 @@ class Finder:
         if self._avoid(block):
             return None
         try:
-            record = self._known.get(block) or read_block(self._env, self._txn, block)
+            record = known_block(self._env, self._txn, block, self._known)
         except Damaged:
             self.damaged.append(block)
             return None
@@ -119,6 +118,16 @@ class Finder:
         return "absent", f"nothing is stored from token {n_tokens} on"
 
 
+def known_block(
+    environment: Environment, txn: Txn, block: bytes, known: dict[bytes, BlockRecord]
+) -> BlockRecord | None:
+    """The record of a block, of those `known` or to be one of them; raises `Damaged`."""
+    record = known.get(block)
+    if record is None and (record := read_block(environment, txn, block)) is not None:
+        known[block] = record
+    return record
+
+
 def pieces_of_block(
     environment: Environment,
     txn: Txn,
@@ -131,7 +140,7 @@ def pieces_of_block(
     A destination may be shorter than what is stored, not longer. Raises `Gone` for what is missing or of
     another layout before the first of them, `Damaged` also later.
     """
-    record = read_block(environment, txn, ref.id)
+    record = known_block(environment, txn, ref.id, environment.memo(txn))
     name = f"block {ref.index}"
     if record is None or not record.is_restorable:
         raise Gone(f"{name} was evicted")

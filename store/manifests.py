@@ -11,10 +11,10 @@ from store import chain
 from store.environment import Environment, Txn
 from store.errors import Damaged, FingerprintMismatch, NameTaken, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint, diff
-from store.lookup import Finder, Match
+from store.lookup import Finder, Match, known_block
 from store.points import read_point
-from store.records import BlockRecord, ManifestRecord, Usage, unseal
-from store.update import Update, read_block, read_usage
+from store.records import ManifestRecord, Usage, unseal
+from store.update import Update, read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,21 @@ class ManifestInfo:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """What a name stands for: tokens, int32 [n_tokens], and what a look-up finds of them.
+
+    `n_bytes` are held by the save.
+    """
+
+    record: ManifestRecord
+    tokens: npt.NDArray[np.int32]
+    match: Match
+    n_bytes: int
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """A named save with its tokens, int32 [n_tokens], and what a look-up finds of them."""
+    """A named save, with all that is known about it."""
 
     info: ManifestInfo
     tokens: npt.NDArray[np.int32]
@@ -72,7 +85,7 @@ def save(
     Raises `WriteRefused` when not all of it is stored.
     """
     n_tokens = len(elements) // chain.ELEMENT_BYTES
-    match = Finder(environment, update.txn, lambda block: False).find(root, elements)
+    match = Finder(environment, update.txn, lambda block: False, {}).find(root, elements)
     if match.n_tokens < n_tokens:
         raise WriteRefused(f"only {match.n_tokens} of {n_tokens} tokens are stored: {match.reason}")
     ids = b"".join(ref.id for ref in match.blocks)
@@ -127,13 +140,25 @@ def list_all(environment: Environment, txn: Txn) -> list[ManifestInfo]:
     return found
 
 
-def read(
+def show(
     environment: Environment,
     txn: Txn,
     name: str,
     expected: Fingerprint | None,
     avoid: Callable[[bytes], bool],
 ) -> Manifest:
+    """As `read`, with what other saves say about it."""
+    saved = read(environment, txn, name, expected, avoid)
+    return Manifest(describe(environment, txn, name, saved.record), saved.tokens, saved.match)
+
+
+def read(
+    environment: Environment,
+    txn: Txn,
+    name: str,
+    expected: Fingerprint | None,
+    avoid: Callable[[bytes], bool],
+) -> Saved:
     """A save with its tokens. `UnknownName`, `FingerprintMismatch`, or `Damaged` when its tokens are lost."""
     value = txn.get(name.encode(), db=environment.man)
     if value is None:
@@ -142,18 +167,19 @@ def read(
     if expected is not None and expected.id != record.fingerprint:
         made = read_fingerprint(environment, txn, record.fingerprint)
         raise FingerprintMismatch(name, diff(made, expected) if made else ())
-    blocks: dict[bytes, BlockRecord] = {}
-    elements = b""
+    known = environment.memo(txn)
+    elements, n_bytes = b"", 0
     for block in record.ids:
-        stored = read_block(environment, txn, block)
+        stored = known_block(environment, txn, block, known)
         if stored is None:
             raise Damaged(f"the save {name!r} has lost the text from token {len(elements) // 4} on")
-        blocks[block] = stored
         elements += stored.elements
+        n_bytes += stored.stored_bytes()
+    if record.point and (usage := read_usage(environment, txn, record.held[-1])):
+        n_bytes += usage.n_bytes
     elements = elements[: record.n_tokens * chain.ELEMENT_BYTES]
-    tokens = chain.decode_tokens(elements)
-    match = Finder(environment, txn, avoid, blocks).find(record.root, elements)
-    return Manifest(describe(environment, txn, name, record), tokens, match)
+    match = Finder(environment, txn, avoid, known).find(record.root, elements)
+    return Saved(record, chain.decode_tokens(elements), match, n_bytes)
 
 
 def read_fingerprint(environment: Environment, txn: Txn, fingerprint: bytes) -> Fingerprint | None:

@@ -119,7 +119,10 @@ def read_part(
     txn: Txn, dat: lmdb._Database, block: bytes, segment: SegmentRecord, part: int, destination: Bytes
 ) -> None:
     """Copy one part into `destination`, which has its size, and verify it there; raises `Damaged`."""
-    _take(_piece(txn, dat, block, segment, part, destination))
+    number = segment.number
+    source = _stored(txn, dat, part_key(block, number, 0)[:-2], segment, part)
+    digest = segment.sum_of_part(part)
+    _take(Piece(source, destination, _seed(block, number, part), digest, segment.group, part))
 
 
 def pieces_of(
@@ -134,33 +137,25 @@ def pieces_of(
 
     A part wanted only in part goes to a buffer of `MAX_PART_BYTES` that `scratch` gives.
     """
-    size = segment.part_bytes
+    number, group, size = segment.number, segment.group, segment.part_bytes
+    seed, key = _seed(block, number, 0), part_key(block, number, 0)[:-2]
     for part, start in enumerate(range(0, min(destination.size, segment.n_bytes), size)):
-        whole = min(size, segment.n_bytes - start)
-        target = destination[start : start + whole]
-        if target.size == whole:
-            yield _piece(txn, dat, block, segment, part, target)
-        else:
-            yield _piece(txn, dat, block, segment, part, scratch()[:whole], target)
+        target = wanted = destination[start : start + size]
+        source = _stored(txn, dat, key, segment, part)
+        if source.size != target.size:
+            target = scratch()[: source.size]
+        digest = segment.sum_of_part(part)
+        yield Piece(source, target, seed ^ part, digest, group, part, None if target is wanted else wanted)
 
 
-def _piece(
-    txn: Txn,
-    dat: lmdb._Database,
-    block: bytes,
-    segment: SegmentRecord,
-    part: int,
-    destination: Bytes,
-    wanted: Bytes | None = None,
-) -> Piece:
+def _stored(txn: Txn, dat: lmdb._Database, key: bytes, segment: SegmentRecord, part: int) -> Bytes:
+    """A part as it lies in the file; `key` is that of its segment. Raises `Damaged`."""
     if segment.codec != 0:
         raise Damaged(f"segment {segment.group} has the unknown coding {segment.codec}")
-    number = segment.number
-    view = txn.get(part_key(block, number, part), db=dat)
-    if view is None or len(view) != destination.size:
+    view = txn.get(key + part.to_bytes(2, "big"), db=dat)
+    if view is None or len(view) != min(segment.part_bytes, segment.n_bytes - part * segment.part_bytes):
         raise Damaged(f"part {part} of segment {segment.group} is missing or has another length")
-    source, seed = np.frombuffer(view, np.uint8), _seed(block, number, part)
-    return Piece(source, destination, seed, segment.sum_of_part(part), segment.group, part, wanted)
+    return np.frombuffer(view, np.uint8)
 
 
 def arrived(pieces: Iterable[Piece], copy: Copy) -> tuple[int, Piece | None]:

@@ -141,7 +141,7 @@ class Reading:
         elements = chain.encode_tokens(tokens)
 
         def body(txn: Txn) -> tuple[Match, list[bytes]]:
-            finder = Finder(self._env, txn, self._distrusted.__contains__)
+            finder = Finder(self._env, txn, self._distrusted.__contains__, self._env.memo(txn))
             return finder.find(root, elements), finder.damaged
 
         try:

@@ -21,7 +21,7 @@ from store.fingerprint import Fingerprint
 from store.growth import Growth
 from store.insertion import Job
 from store.lookup import BlockRef, Match
-from store.manifests import Manifest, ManifestInfo
+from store.manifests import Manifest, ManifestInfo, Saved
 from store.names import checked_name
 from store.ownership import Ownership
 from store.parts import Copy, copy_and_sum
@@ -250,14 +250,17 @@ class Store:
         Raises `InvalidName`, `UnknownName`, `FingerprintMismatch` naming the fields in which it differs from
         `expected`, or `Damaged`.
         """
-        name = checked_name(name)
-        avoid = self._distrusted.__contains__
-        return self.environment.read(lambda txn: manifests.read(self.environment, txn, name, expected, avoid))
+        name, avoid = checked_name(name), self._distrusted.__contains__
+        return self.environment.read(lambda txn: manifests.show(self.environment, txn, name, expected, avoid))
 
-    def found(self, manifest: Manifest) -> Match:
-        """What `lookup` would give for the tokens of a save that was just read, spared the second look."""
-        self._reading.note_found(manifest.match, len(manifest.tokens))
-        return manifest.match
+    def resume(self, name: str, expected: Fingerprint) -> Saved:
+        """What a save stands for, to be loaded as after `lookup`. Raises what `manifest` does."""
+        name, avoid = checked_name(name), self._distrusted.__contains__
+        saved = self.environment.read(
+            lambda txn: manifests.read(self.environment, txn, name, expected, avoid)
+        )
+        self._reading.note_found(saved.match, len(saved.tokens))
+        return saved
 
     def list_manifests(self) -> tuple[ManifestInfo, ...]:
         """All readable saves by name."""

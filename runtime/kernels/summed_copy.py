@@ -46,7 +46,7 @@ from runtime.kernels.vectype import VecType
 
 Bytes = npt.NDArray[np.uint8]
 
-_SHARED_FROM = 1 << 20
+_SHARED_FROM = 1 << 19
 _TABLE_ROWS = 4096
 _PAUSES = 1 << 15  # about a millisecond
 _ARRIVED, _PUBLISHED, _COMPLETE = 1, 2, 3  # words of a transfer; the first is the next piece
