@@ -48,12 +48,12 @@ from store import (
     InvalidName,
     NameTaken,
     Outcome,
+    SaveAs,
     Saved,
     Store,
     StoreClosed,
     StoreError,
     UnknownName,
-    WriteRefused,
     WriteResult,
     figures,
 )
@@ -127,21 +127,15 @@ class MemoryBridge:
         refused = ""
         for _ in range(_SAVE_ATTEMPTS):
             snapshot = await self._captured(id_slot)
-            written = await self._written(root, snapshot)
+            written = await self._written(root, snapshot, name)
             if written.outcome is not Outcome.WRITTEN:
                 raise SavesUnavailable(f"the store did not take it: {written.reason or written.outcome}")
-            save = partial(self._store.save_manifest, name, root, snapshot.tokens, model=self._model_name)
-            try:
-                info = await trio.to_thread.run_sync(save)
-                if self._files is not None:
-                    export = partial(self._store.administration.export_save, name, self._files / name)
-                    await trio.to_thread.run_sync(export)
-            except WriteRefused as error:
+            if (info := written.saved) is None:
                 # Somebody had the text forgotten before the save held it; the slot may still have it.
-                refused = str(error)
+                refused = written.reason
                 continue
-            except (StoreError, OSError) as error:
-                raise SaveError(str(error)) from error
+            if self._files is not None:
+                await self._asked(partial(self._store.administration.export_save, name, self._files / name))
             n_resumable = info.n_point if self._has_tail else info.n_tokens
             self._count("save", started)
             return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, n_resumable)
@@ -256,8 +250,18 @@ class MemoryBridge:
             raise SaveError(str(getattr(answer, "error", "the slot gave no answer")))
         return answer.snapshot
 
-    async def _written(self, root: bytes, snapshot: PrefixSnapshot) -> WriteResult:
-        """Write a captured slot and wait for its commit, for as long as the disk gets on.
+    async def _export(self, name: str) -> None:
+        """Write the save to the folder of ``--slot-save-path``, if there is one. Raises SaveError."""
+        if self._files is None:
+            return
+        export = partial(self._store.administration.export_save, name, self._files / name)
+        try:
+            await trio.to_thread.run_sync(export)
+        except (StoreError, OSError) as error:
+            raise SaveError(str(error)) from error
+
+    async def _written(self, root: bytes, snapshot: PrefixSnapshot, name: str) -> WriteResult:
+        """Write a captured slot under a name and wait for its commit, for as long as the disk gets on.
 
         The lease is given back whatever happens, but not before the writer lets go of it.
         """
@@ -271,7 +275,7 @@ class MemoryBridge:
             except trio.RunFinishedError:
                 return
 
-        self._port.write(root, snapshot, why="save", on_done=on_done)
+        self._port.write(root, snapshot, SaveAs(name, model=self._model_name), on_done)
         while not done.is_set():
             with trio.move_on_after(_LOOK_SECONDS):
                 await done.wait()

@@ -37,6 +37,7 @@ from store import (
     Match,
     Outcome,
     PointData,
+    SaveAs,
     Segment,
     Store,
     StoreError,
@@ -148,7 +149,7 @@ class StorePort:
         self,
         root: bytes,
         snapshot: PrefixSnapshot,
-        why: str | None = None,
+        save_as: SaveAs | None = None,
         on_done: Callable[[WriteResult], None] | None = None,
     ) -> None:
         def settled(result: WriteResult) -> None:
@@ -160,7 +161,7 @@ class StorePort:
 
         blocks = tuple(BlockData(b.index, b.n_rows, self._segments(b)) for b in snapshot.blocks)
         points = tuple(PointData(p.n_tokens, self._parts(p)) for p in snapshot.points)
-        request = WriteRequest(root, snapshot.tokens, blocks, why or snapshot.why, settled, points)
+        request = WriteRequest(root, snapshot.tokens, blocks, snapshot.why, settled, points, save_as)
         try:
             self._store.offer(request)
         except (ValueError, StoreError) as error:

@@ -46,7 +46,7 @@ from store.names import checked_name
 from store.points import PointRef
 from store.pruning import Selection
 from store.reading import Loaded
-from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
+from store.requests import BlockData, Outcome, PointData, SaveAs, WriteRequest, WriteResult
 from store.statistics import StoreStatistics, figures
 from store.store import MAX_POINTS, Store
 from store.update import Segment
@@ -72,6 +72,7 @@ __all__ = [
     "Outcome",
     "PointData",
     "PointRef",
+    "SaveAs",
     "Saved",
     "Segment",
     "Selection",

@@ -6,9 +6,14 @@ from functools import cached_property
 
 from store import chain, points
 from store.environment import Environment, Txn
+from store.errors import WriteRefused
+from store.manifests import ManifestInfo
 from store.records import BlockRecord, PointRecord
 from store.requests import BlockData, Outcome, PointData, WriteRequest, WriteResult
 from store.update import Evicted, Segment, Update, read_block, read_usage
+
+GiveName = Callable[[Update], tuple[ManifestInfo, list[bytes]]]
+"""See `manifests.save`."""
 
 
 @dataclass(slots=True)
@@ -16,7 +21,8 @@ class Progress:
     """How far the writing of a request has come: `done` of its steps are committed.
 
     `last` is the record that the last of them wrote or found. `kept` are the offered points that are to be
-    stored, None until that is decided.
+    stored, None until that is decided. `saved` is the save that it became, which holds the ids `held`;
+    `refused` says why it did not.
     """
 
     done: int = 0
@@ -26,6 +32,9 @@ class Progress:
     written: int = 0
     shared: int = 0
     reason: str = ""
+    saved: ManifestInfo | None = None
+    held: Sequence[bytes] = ()
+    refused: str = ""
 
 
 def _place_in_order(step: BlockData | PointData) -> tuple[int, int]:
@@ -38,7 +47,7 @@ def _place_in_order(step: BlockData | PointData) -> tuple[int, int]:
 class Job:
     """A queued request. The chain is computed when the writer comes to it, not on the thread that offers.
 
-    Of one prefix at most `max_points` points are kept.
+    Of one prefix at most `max_points` points are kept. `give_name` makes it a save.
     """
 
     request: WriteRequest
@@ -49,6 +58,7 @@ class Job:
     started: bool = False
     recalled: bool = False
     max_points: int = 8
+    give_name: GiveName | None = None
     _links: list[tuple[bytes, bytes, bytes]] | None = None
 
     @cached_property
@@ -83,7 +93,7 @@ class Job:
         """The answer for a job that came to its end."""
         p = self.progress
         outcome = Outcome.FAILED if p.reason else Outcome.WRITTEN
-        return WriteResult(outcome, p.n_tokens, p.written, p.shared, p.reason)
+        return WriteResult(outcome, p.n_tokens, p.written, p.shared, p.reason or p.refused, p.saved)
 
 
 def missing_bytes(environment: Environment, txn: Txn, job: Job) -> list[int]:
@@ -119,7 +129,10 @@ def _n_bytes(segments: Sequence[Segment]) -> int:
 def put_next(
     update: Update, job: Job, progress: Progress, is_pinned: Callable[[bytes], bool], distrusted: set[bytes]
 ) -> int:
-    """Take the next step of `job` and advance `progress`; return the bytes written."""
+    """Take the next step of `job` and advance `progress`; return the bytes written.
+
+    With the last of them it gets its name.
+    """
     step = job.steps[progress.done]
     if isinstance(step, BlockData):
         written = _put_block(update, job, step, progress, is_pinned, distrusted)
@@ -130,6 +143,11 @@ def put_next(
     progress.done += 1
     progress.written += written
     progress.shared += step.n_bytes - written
+    if job.give_name is not None and job.is_complete(progress):
+        try:
+            progress.saved, progress.held = job.give_name(update)
+        except WriteRefused as error:
+            progress.refused = str(error)
     return written
 
 

@@ -74,15 +74,15 @@ def save(
     update: Update,
     environment: Environment,
     name: str,
-    fingerprint: bytes,
+    fingerprint: Fingerprint,
     root: bytes,
     elements: bytes,
     note: str,
     model: str,
-) -> ManifestInfo:
-    """Name the prefix `elements`, hold its blocks and its farthest point.
+) -> tuple[ManifestInfo, list[bytes]]:
+    """Name the prefix `elements`, hold its blocks and its farthest point; the ids of these come second.
 
-    Raises `WriteRefused` when not all of it is stored.
+    Raises `WriteRefused`, before anything is written, when not all of it is stored.
     """
     n_tokens = len(elements) // chain.ELEMENT_BYTES
     match = Finder(environment, update.txn, lambda block: False, {}).find(root, elements)
@@ -90,9 +90,10 @@ def save(
         raise WriteRefused(f"only {match.n_tokens} of {n_tokens} tokens are stored: {match.reason}")
     ids = b"".join(ref.id for ref in match.blocks)
     point = match.points[0].key if match.points else b""
-    record = ManifestRecord(fingerprint, root, n_tokens, ids, note, model, update.now_ms, point)
+    update.put_fingerprint(fingerprint)
+    record = ManifestRecord(fingerprint.id, root, n_tokens, ids, note, model, update.now_ms, point)
     update.put_manifest(name, record)
-    return describe(environment, update.txn, name, record)
+    return describe(environment, update.txn, name, record), record.held
 
 
 def rename(update: Update, old: str, new: str) -> None:

@@ -1,16 +1,19 @@
 """What is offered for writing, and what became of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from store import chain
 from store.chain import Tokens
+from store.manifests import ManifestInfo
+from store.names import checked_name
 from store.update import Segment
 
 MAX_BLOCK_BYTES = 1 << 30
 MAX_SEGMENTS = 64
 MAX_LABEL = 512
+MAX_WORDS_BYTES = 1 << 16
 
 
 class Outcome(StrEnum):
@@ -23,7 +26,9 @@ class Outcome(StrEnum):
 class WriteResult:
     """What became of an offer: its prefix is stored up to `n_tokens`.
 
-    `bytes_written` are new, `bytes_shared` were there already. `reason` is empty when all went well.
+    `bytes_written` are new, `bytes_shared` were there already. `reason` is empty when all went well. `saved`
+    is the save that the offer was to become; None with a reason where all of it was written, and yet is not
+    there any more.
     """
 
     outcome: Outcome
@@ -31,6 +36,22 @@ class WriteResult:
     bytes_written: int = 0
     bytes_shared: int = 0
     reason: str = ""
+    saved: ManifestInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAs:
+    """What a save is to be called; `note` and `model` are the caller's words."""
+
+    name: str
+    note: str = ""
+    model: str = ""
+
+    def checked(self) -> "SaveAs":
+        """With the name in its one form. Raises `InvalidName`, and ValueError beyond 64 KiB of words."""
+        if len(self.note.encode()) + len(self.model.encode()) > MAX_WORDS_BYTES:
+            raise ValueError("a note or model name is too long")
+        return replace(self, name=checked_name(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +88,8 @@ class WriteRequest:
 
     So are `points`; where there are many, only some are kept. Blocks that are not given must be stored
     already. The views are read by the writer thread until `on_done` is called, exactly once, on whatever
-    thread settles the matter. `why` "save" is never dropped for lack of room in the queue.
+    thread settles the matter. `why` "save" is never dropped for lack of room in the queue. With `save_as` the
+    commit that completes the prefix also gives it its name, and has survived a power loss when it is settled.
     """
 
     root: bytes
@@ -76,6 +98,7 @@ class WriteRequest:
     why: str
     on_done: Callable[[WriteResult], None]
     points: tuple[PointData, ...] = ()
+    save_as: SaveAs | None = None
 
     @property
     def n_bytes(self) -> int:

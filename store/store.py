@@ -19,7 +19,7 @@ from store.environment import Environment
 from store.errors import StoreError, UnknownName, WriteRefused
 from store.fingerprint import Fingerprint
 from store.growth import Growth
-from store.insertion import Job
+from store.insertion import GiveName, Job
 from store.lookup import BlockRef, Match
 from store.manifests import Manifest, ManifestInfo, Saved
 from store.names import checked_name
@@ -28,7 +28,7 @@ from store.parts import Copy, copy_and_sum
 from store.pins import Pins
 from store.points import PointRef
 from store.reading import Loaded, Reading
-from store.requests import WriteRequest
+from store.requests import SaveAs, WriteRequest
 from store.room import Room
 from store.statistics import Counters, State, StoreStatistics
 from store.update import Segment, Update, read_ledger
@@ -36,7 +36,6 @@ from store.writer import Writer
 
 SAVE_TIMEOUT_S = 60.0
 MAX_POINTS = 8
-MAX_WORDS_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +196,17 @@ class Store:
     def offer(self, request: WriteRequest) -> None:
         """Lend a prefix for writing. Returns at once; ``request.on_done`` is called exactly once.
 
-        Raises ValueError for a malformed request or an unregistered root; then `on_done` is not called.
+        Raises ValueError for a malformed request or an unregistered root, and `InvalidName`; `on_done` is not
+        called then.
         """
         request.check()
         elements = chain.encode_tokens(request.tokens)
-        fingerprint = self._known(request.root).id
-        self.writer.offer(Job(request, fingerprint, elements, request.n_bytes, max_points=self._max_points))
+        fingerprint = self._known(request.root)
+        named = self._named(request.save_as, request.root, elements) if request.save_as else None
+        n_bytes, at_most = request.n_bytes, self._max_points
+        self.writer.offer(
+            Job(request, fingerprint.id, elements, n_bytes, max_points=at_most, give_name=named)
+        )
 
     def recall(self) -> bool:
         """Settle what was offered as soon as that can be, written or not; saves are written to their end.
@@ -228,21 +232,21 @@ class Store:
         Raises `InvalidName`, or `WriteRefused` saying how much is stored or why nothing can be written.
         ValueError when `note` and `model` together pass 64 KiB.
         """
-        name = checked_name(name)
-        if len(note.encode()) + len(model.encode()) > MAX_WORDS_BYTES:
-            raise ValueError("a note or model name is too long")
-        elements = chain.encode_tokens(tokens)
-        fingerprint = self._known(root)
-
-        def body(update: Update) -> tuple[ManifestInfo, list[bytes]]:
-            update.put_fingerprint(fingerprint)
-            info = manifests.save(update, self.environment, name, fingerprint.id, root, elements, note, model)
-            record = update.manifest(name)
-            return info, record.held if record else []
-
-        info, held = self.writer.order(body, SAVE_TIMEOUT_S, sync=True)
+        named = self._named(SaveAs(name, note, model), root, chain.encode_tokens(tokens))
+        info, held = self.writer.order(named, SAVE_TIMEOUT_S, sync=True)
         self.writer.end_hold(held)
         return info
+
+    def _named(self, save_as: SaveAs, root: bytes, elements: bytes) -> GiveName:
+        """What makes a stored prefix a save. Raises as `SaveAs.checked`, ValueError for an unknown root."""
+        as_, fingerprint = save_as.checked(), self._known(root)
+
+        def give_name(update: Update) -> tuple[ManifestInfo, list[bytes]]:
+            return manifests.save(
+                update, self.environment, as_.name, fingerprint, root, elements, as_.note, as_.model
+            )
+
+        return give_name
 
     def manifest(self, name: str, expected: Fingerprint | None = None) -> Manifest:
         """The save of this name with its tokens.

@@ -293,6 +293,8 @@ class Writer:
         started = time.monotonic()
         self._recovery.check_file()
         written = self._batches.write(waiting, self._take_touches, self._batch_bytes)
+        if any(progress.saved for _, progress in written.reached):
+            self._env.sync()
         n_bytes = written.n_bytes
         elapsed = time.monotonic() - started
         self._counters.add(bytes_written=n_bytes, commits=1, commit_seconds=elapsed)
@@ -385,6 +387,7 @@ class Writer:
                 self._settle(item, WriteResult(Outcome.DROPPED, reason=reason))
 
     def _finish_job(self, job: Job, result: WriteResult) -> None:
+        self.end_hold(job.progress.held)
         with self._condition:
             self._queue.remove(job)
         self._settle(job, result)

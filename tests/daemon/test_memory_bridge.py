@@ -15,7 +15,7 @@ from runtime.engine.commands import SlotCaptured
 from runtime.engine.port import BlockViews, LookupDone, PrefixSnapshot
 from runtime.errors import InvalidRequest
 from runtime.memory.layout import TILE, GroupLayout, MemoryLayout
-from store import Match, Outcome, WriteRefused, WriteRequest, WriteResult
+from store import ManifestInfo, Match, Outcome, SaveAs, WriteRequest, WriteResult
 
 LAYOUT = MemoryLayout((GroupLayout("rows", "rows", TILE),))
 
@@ -114,22 +114,22 @@ def test_the_log_says_once_where_a_disk_was_asked_that_does_not_answer(
 
 
 def save_from(captures: list[SlotCaptured], refusals: int) -> Any:
-    """The result of a save whose manifest is refused so often: its blocks were forgotten in between."""
+    """The result of a save that is refused its name so often: its blocks were forgotten in between."""
     left = [refusals]
 
     async def ask(make: Any) -> SlotCaptured:
         return captures.pop(0)
 
-    def save_manifest(*args: Any, **fields: Any) -> Any:
+    def settle(request: WriteRequest) -> None:
+        assert request.save_as == SaveAs("name", model="test")
         if left[0]:
             left[0] -= 1
-            raise WriteRefused("only 8 of 16 tokens are stored")
-        return SimpleNamespace(n_tokens=TILE, n_bytes=TILE)
+            request.on_done(WriteResult(Outcome.WRITTEN, TILE, reason="only 8 of 16 tokens are stored"))
+        else:
+            info = ManifestInfo("name", b"", b"", TILE, TILE, 0, "", "test", 0)
+            request.on_done(WriteResult(Outcome.WRITTEN, TILE, saved=info))
 
-    def settle(request: WriteRequest) -> None:
-        request.on_done(WriteResult(Outcome.WRITTEN, TILE))
-
-    store = SimpleNamespace(offer=settle, save_manifest=save_manifest)
+    store = SimpleNamespace(offer=settle)
     loaded = SimpleNamespace(runner=SimpleNamespace(layout=LAYOUT))
     made = MemoryBridge(cast(Any, store), cast(Any, loaded), cast(Any, SimpleNamespace(ask=ask)), "test")
     made._port.root = b"root"

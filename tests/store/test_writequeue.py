@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store import BLOCK, BlockData, Outcome, Segment, Store, WriteRequest, batch, writer
+from store import (
+    BLOCK,
+    BlockData,
+    InvalidName,
+    Outcome,
+    SaveAs,
+    Segment,
+    Store,
+    WriteRequest,
+    WriteResult,
+    batch,
+    writer,
+)
 from store.insertion import Job
 from store.writequeue import Order, WriteQueue
 from tests.store import kv
@@ -91,6 +103,55 @@ def test_a_save_waits_for_one_commit(
         assert store.flush(120)
         assert store.statistics().commits == n_commits
         assert store.lookup(root, prompt).n_tokens == len(prompt)
+
+
+def test_a_save_has_its_name_with_the_commit_that_completes_it(
+    store: Store, root: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    sync = store.environment.sync
+    monkeypatch.setattr(store.environment, "sync", lambda: (sync(), told.append("on the disk")))
+    prompt = kv.tokens((1, 700))
+    results: list[WriteResult] = []
+    before = store.statistics().commits
+    as_ = SaveAs("mine", note="hello", model="tiny")
+
+    def note(result: WriteResult) -> None:
+        told.append("settled")
+        results.append(result)
+
+    store.offer(WriteRequest(root, prompt, kv.blocks_of(prompt), "save", note, save_as=as_))
+    assert store.flush(20)
+    assert told == ["on the disk", "settled"]
+    assert store.statistics().commits == before + 1
+    info = store.manifest("mine").info
+    assert [result.saved for result in results] == [info]
+    assert (info.note, info.model, info.n_tokens) == ("hello", "tiny", 700)
+    assert store.statistics().pinned_bytes == info.n_bytes
+    assert not any(ref.id in store.writer._saving for ref in store.lookup(root, prompt).blocks)
+
+
+def test_what_is_not_all_there_gets_no_name_and_says_why(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 700))
+    results: list[WriteResult] = []
+    kv.write(store, root, prompt)
+    first = store.lookup(root, prompt).blocks[0].id
+    store.writer.order(lambda update: update.hollow_block(first), 20)
+    last = kv.blocks_of(prompt)[-1:]
+    store.offer(WriteRequest(root, prompt, last, "save", results.append, save_as=SaveAs("mine")))
+    assert store.flush(20)
+    assert results[0].outcome is Outcome.WRITTEN and results[0].saved is None
+    assert results[0].reason.startswith("only 0 of 700 tokens are stored")
+    assert store.list_manifests() == ()
+
+
+def test_a_name_that_cannot_be_is_refused_before_anything_is_written(store: Store, root: bytes) -> None:
+    prompt = kv.tokens((1, 300))
+    results: list[WriteResult] = []
+    request = WriteRequest(root, prompt, kv.blocks_of(prompt), "save", results.append, save_as=SaveAs("a/b"))
+    with pytest.raises(InvalidName):
+        store.offer(request)
+    assert not results and not store.lookup(root, prompt).n_tokens
 
 
 def test_what_comes_while_a_batch_is_put_goes_into_it(store: Store, root: bytes) -> None:
