@@ -194,12 +194,12 @@ class Connection:
 
     async def _write_all(self, data: bytes) -> None:
         """Whole, even when whoever writes is cancelled: what comes after half an event is no HTTP."""
-        async with self._sending:
-            try:
-                with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True):
+            async with self._sending:
+                try:
                     await self.stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._protocol.handle(Closed())
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self._protocol.handle(Closed())
 
     async def _close(self) -> None:
         # the peer may be gone, or not read

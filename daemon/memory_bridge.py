@@ -263,7 +263,8 @@ class MemoryBridge:
     async def _written(self, root: bytes, snapshot: PrefixSnapshot, name: str) -> WriteResult:
         """Write a captured slot under a name and wait for its commit, for as long as the disk gets on.
 
-        The lease is given back whatever happens, but not before the writer lets go of it.
+        The lease is given back whatever happens, but not before the writer lets go of it. What is given up
+        may still come about.
         """
         token, done = trio.lowlevel.current_trio_token(), trio.Event()
         results: list[WriteResult] = []

@@ -22,7 +22,7 @@ from store.schema import SCHEMA, SINCE, STEPS
 
 _GIB = 1 << 30
 _READERS_BYTES = 8192
-_MEMO_RECORDS = 8192
+_MEMO_RECORDS = 1024
 T = TypeVar("T")
 Txn: TypeAlias = "lmdb.Transaction[memoryview]"
 

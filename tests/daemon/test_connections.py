@@ -5,11 +5,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import trio
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.trio.worker_context import WorkerContext
 
-from daemon.connection import BoundedStream
+from daemon.connection import BoundedStream, Connection
 from runtime.engine import GenerateRequest
 from tests.daemon.harness import RunningDaemon, until
 from tests.daemon.raw_http import connect, endless, idle_slots, raw_request, read_status
@@ -229,6 +233,39 @@ def test_the_head_of_a_stream_does_not_wait_for_its_first_token(daemon: RunningD
         assert sock.recv(65536).endswith(b"\r\n\r\n")
         daemon.engine.gate.set()
         assert b"data: " in sock.recv(65536)
+
+
+class HalfStream:
+    """Takes half of what it is given without a wait, and notes all it has."""
+
+    is_broken = False
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    def send_now(self, data: bytes) -> bytes:
+        self.received += data[: len(data) // 2]
+        return data[len(data) // 2 :]
+
+    async def send_all(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.received += data
+
+
+def test_what_was_begun_is_written_to_its_end_by_who_is_cancelled() -> None:
+    """Over HTTP/2 others share the connection: half a frame would garble theirs."""
+
+    async def main() -> bytes:
+        stream = HalfStream()
+        any_of: Any = stream
+        config = HypercornConfig()
+        connection = Connection({}, None, config, WorkerContext(None), any_of)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await connection._write(b"0123456789")
+        return stream.received
+
+    assert trio.run(main) == b"0123456789"
 
 
 def test_an_idle_connection_is_closed_after_the_keep_alive_time(monkeypatch: pytest.MonkeyPatch) -> None:
