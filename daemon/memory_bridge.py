@@ -134,8 +134,7 @@ class MemoryBridge:
                 # Somebody had the text forgotten before the save held it; the slot may still have it.
                 refused = written.reason
                 continue
-            if self._files is not None:
-                await self._asked(partial(self._store.administration.export_save, name, self._files / name))
+            await self._export(name)
             n_resumable = info.n_point if self._has_tail else info.n_tokens
             self._count("save", started)
             return SaveResult(info.n_tokens, info.n_bytes, written.bytes_shared, n_resumable)

@@ -40,6 +40,17 @@ def test_a_save_survives_the_store_it_was_made_in(tmp_path: Path) -> None:
     assert again["content"] == first["content"]
 
 
+def test_a_save_whose_file_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "files" / "taken").mkdir(parents=True)
+    files = ["--slot-save-path", str(tmp_path / "files"), "-c", "4096"]
+    with EmberdProcess(LLAMA, "--store-path", str(tmp_path / "a"), *files) as daemon:
+        ask(daemon, 0)
+        act(daemon, 0, "save", "free").raise_for_status()
+        failed = act(daemon, 0, "save", "taken")
+    assert failed.status_code == 500
+    assert "Is a directory" in failed.json()["error"]["message"]
+
+
 def test_saved_prompts_are_listed_renamed_and_deleted(tmp_path: Path) -> None:
     with EmberdProcess(LLAMA, "--store-path", str(tmp_path), "-c", "4096") as daemon:
         client = daemon.client
